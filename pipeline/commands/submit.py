@@ -1,4 +1,4 @@
-"""`reread submit` and `narrow`: predictions in the form of their task's owner, and HotpotQA's joint scores and stages."""
+"""`reread submit` and `narrow`: predictions as their task's owner takes them, HotpotQA's joint scores and stages."""
 
 import json
 import logging
@@ -21,10 +21,10 @@ def submit(predictions: Path, output: Path, sentences: Path | None, questions: P
     """Write {id: answer} of predicted answers or options; with `sentences`, the predicted ranking of the sentences in
     HotpotQA's file `questions`, {"answer": {id: answer}, "sp": {id: [[title, number], ..]}}, and print the scores of
     both if the file has labels."""
+    if (sentences is None) != (questions is None):
+        raise UserError("--sentences and --questions belong together: evidence is scores of the file's sentences")
     answers = {name: _answer(line, location) for name, location, line in _lines(predictions)}
     if sentences is None or questions is None:
-        if sentences is not None or questions is not None:
-            raise UserError("--sentences and --questions belong together: evidence is scores of the file's sentences")
         _write(output, answers)
         return
     asked, found = _asked(questions), dict[str, list[Fact]]()

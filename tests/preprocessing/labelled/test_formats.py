@@ -379,7 +379,7 @@ def test_every_format_is_recognised_with_a_reason(tmp_path: Path, caplog: pytest
         "folder/pos/1.txt": ("classify", "x", "folders"),
     }
     write(tmp_path / "evidence/wikipedia/Emma.txt", "Emma is by Jane Austen.")
-    stated = {"document-per-line", "document-per-file"}
+    stated = {"document-per-line", "document-per-file", "hotpotqa-sentences"}
     assert {format for _, _, format in files.values()} == set(FORMATS) - stated
     for name, (task, content, format) in files.items():
         path = write(tmp_path / name, content)

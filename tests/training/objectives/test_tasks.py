@@ -361,6 +361,14 @@ def test_passages_share_a_softmax_whose_target_is_their_share_of_the_grades(toke
     assert found["loss"] == pytest.approx(sum(losses) / 3, rel=1e-6)  # shares are float32
 
 
+def test_each_passage_is_relevant_or_not(tokenizer: Path) -> None:
+    examples = [RankExample("a", "", "a ?", ("p", "q", "r"), (2.0, 0.0, 1.0))]
+    calls, found = measured(task_values("nezha", "rank", tokenizer, loss="binary"), examples, 1)
+    values = {next(one for one in tokens if one in "pqr"): float(logits[0]) for tokens, logits in calls}
+    losses = [math.log1p(math.exp(value if name == "q" else -value)) for name, value in values.items()]
+    agrees(found, losses, sum((value > 0) == (name != "q") for name, value in values.items()))
+
+
 def test_counts_of_ranks_add_up_to_the_whole_step(tokenizer: Path) -> None:
     labels = list("abcde")
     examples = [ClassifyExample(name, "", text, None, name) for name, text in texts().items()]
