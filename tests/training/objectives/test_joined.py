@@ -1,5 +1,6 @@
 """Options in one row: the vocabulary's own tokens, and what an exported model reads in windows."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.training.data.tasks.choose import MARKS
 from reread.training.models import model_spec
-from reread.training.models.build import build_model, model_config
+from reread.training.models.build import build_model, copy_projections, model_config
+from reread.training.models.longformer.spec import COPIED
 from reread.training.objectives.choose import ChooseObjective
 from tests.tasks import dataset_of, objective_of, task_values, write_tokenizer
 
@@ -83,3 +85,28 @@ def test_candidates_are_cut_between_their_marks_and_too_many_are_one_line(tokeni
     values["data"] |= {"sequence_length": 12, "other_length": None}
     with pytest.raises(UserError, match=r"12 leaves no room beside a question and its 3 options"):
         _ = dataset_of(values, [EXAMPLE]).documents
+
+
+def test_global_tokens_may_share_projections_or_be_left_out(tokenizer: Path) -> None:
+    """Shared ones are what `own` ones compute that are copies; without global tokens far texts change no option."""
+    found = {}
+    for how in ("own", "shared", "none"):
+        values = task_values("longformer", "choose", tokenizer, form="joined", sequence_length=80)
+        values["model"]["global_attention"] = how
+        objective = objective_of(values, [EXAMPLE, replace(EXAMPLE, id="b", text=f"{EXAMPLE.text[:-1]}z")])
+        if how == "own":
+            copy_projections(objective.model, COPIED)
+        found[how] = objective.predict(objective.held_out)
+    assert np.allclose(found["own"][0], found["shared"][0], rtol=1e-12)
+    assert not np.allclose(found["own"][0], found["own"][1]) and not np.allclose(found["own"][0], found["none"][0])
+    assert np.array_equal(found["none"][0], found["none"][1])
+    spec, config = model_spec("longformer"), objective.model.config
+    assert (config.global_attention, spec.untrained(True, config), spec.untrained(False, config)) == (
+        "none",
+        COPIED,
+        COPIED,
+    )
+    config.global_attention = "own"
+    assert spec.untrained(True, config) == {}
+    with pytest.raises(UserError, match=r"train\.model\.global_attention: input should be 'own', 'shared' or 'none'"):
+        model_config(spec, {"global_attention": "shard"}, 40, None)
