@@ -245,9 +245,11 @@ def read_backend(path: Path) -> Backend:
 
 def with_tokens(backend: Backend, added: Sequence[str]) -> list[int]:
     """The ids of the special tokens `added`, after the tokenizer has got those that it lacks."""
-    if added:
-        backend.add_special_tokens(list(added))
-    return [backend.token_to_id(one) for one in added]
+    if not added:
+        return []
+    backend.add_special_tokens(list(added))
+    vocabulary = backend.get_vocab()
+    return [vocabulary[one] for one in added]
 
 
 def _json(values: dict[str, Any]) -> bytes:

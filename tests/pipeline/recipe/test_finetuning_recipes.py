@@ -31,8 +31,8 @@ MODELS = {
 }
 
 
-NEUTRAL = ("answer", "choose", "classify", "evidence", "phrases", "rank", "tag")
-PAPERS = [name for name in finetuning_recipes() if name not in NEUTRAL]
+NEUTRAL = ("answer", "choose", "classify", "phrases", "rank", "tag")
+PAPERS = [name for name in finetuning_recipes() if name not in (*NEUTRAL, "evidence")]
 
 
 def model_of(name: str) -> str:
