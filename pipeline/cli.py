@@ -311,6 +311,38 @@ def predict(
     work(model, file, overrides or [], out, step, echo)
 
 
+@app.command()
+def submit(
+    predictions: Annotated[Path, typer.Argument(help="Lines of `reread predict`: answers, or options")],
+    output: Annotated[Path, typer.Argument(help="The JSON file to write, as the task's owner takes it")],
+    sentences: Annotated[
+        Path | None, typer.Option(help="HotpotQA: predicted rankings of the sentences (task.format=hotpotqa-sentences)")
+    ] = None,
+    questions: Annotated[
+        Path | None, typer.Option(help="HotpotQA: the owner's file, which is scored if labelled")
+    ] = None,
+    above: Annotated[float, typer.Option(help="Score from which a sentence is evidence")] = 0.0,
+) -> None:
+    """Write predictions in the form that a task's owner takes; HotpotQA's with evidence and joint scores."""
+    from reread.pipeline.commands.submit import submit as work
+
+    work(predictions, output, sentences, questions, above)
+
+
+@app.command()
+def narrow(
+    questions: Annotated[Path, typer.Argument(help="HotpotQA's file")],
+    ranking: Annotated[Path, typer.Argument(help="Predicted rankings of its paragraphs")],
+    output: Annotated[Path, typer.Argument(help="The file to write, in the same form")],
+    most: Annotated[int, typer.Option(help="Paragraphs of a question that are kept at most", min=2)] = 5,
+    above: Annotated[float, typer.Option(help="Score that they need; the best two are kept in any case")] = -3.0,
+) -> None:
+    """Keep the paragraphs of HotpotQA's questions that a ranking keeps, for a second stage that reads only these."""
+    from reread.pipeline.commands.submit import narrow as work
+
+    work(questions, ranking, output, most, above)
+
+
 @app.command(context_settings=WITH_SETTINGS)
 def ablate(recipe: RecipeName, overrides: Overrides = None) -> None:
     """Train and evaluate each row of the recipe's `ablations` and print our figures beside the paper's."""

@@ -95,7 +95,7 @@ class Assembly:
             self.model = build_model(resolved.head, self.config, init, settings.seed).train()
         if dataset is not None:
             learned.begin(self.model, dataset)
-        unreached = {*self.spec.untrained(learned.has_global_tokens), *learned.unreached(settings.data)}
+        unreached = {*self.spec.untrained(learned.has_global_tokens, self.config), *learned.unreached(settings.data)}
         first_rows = freeze(self.model, settings.trainable, unreached)
         # Split it over processes, and move it to the device.
         if settings.activation_checkpointing:

@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from hashlib import md5
 from pathlib import Path
@@ -47,7 +47,8 @@ PART = 10_000
 def predict(
     model: Path, settings: TrainSettings, output: Path | None, step: int | None = None, echo: bool = False
 ) -> None:
-    """Write a JSON line for each example of `settings.data.train`, in the file's order, to `output` or standard output;
+    """Write a JSON line for each example of `settings.data.train`, or for each question about several of its texts, in
+    the file's order, to `output` or standard output;
     with `echo` the example's texts, too. If it is interrupted, the same call goes on with the file.
 
     Each of the processes that are running does a share. Raises `UserError` for a model without a task's head.
@@ -65,20 +66,24 @@ def predict(
             begin = mesh.gather(file.lines if file else 0)[0][0]
             if begin:
                 log.info("%s: an interrupted command wrote %s predictions; going on after them", output, f"{begin:,}")
-            for first in range(begin, len(dataset), PART):
-                part = np.arange(first, min(first + PART, len(dataset)))
-                predictions = objective.predict(dataset, part)
+            lines = dataset.lines
+            total = len(dataset) if lines is None else len(lines)
+            for first in range(begin, total, PART):
+                part = range(first, min(first + PART, total))
+                members = [[number] if lines is None else lines[number] for number in part]
+                predictions = objective.predict(dataset, np.array([one for line in members for one in line]))
                 with mesh.together():
                     if file:
-                        file.write(_line(dataset, number, predictions[number], echo) for number in part.tolist())
+                        file.write(_line(dataset, line, predictions, echo) for line in members)
     finally:
         close_mesh()
 
 
-def _line(dataset: TaskDataset[Any, Any], number: int, prediction: Any, echo: bool) -> str:
+def _line(dataset: TaskDataset[Any, Any], members: Sequence[int], predictions: Mapping[int, Any], echo: bool) -> str:
+    number = dataset.best_of(members, predictions)
     example = dataset.examples[number]
     echoed = {"input": texts_of(example)} if echo else {}
-    values = {"id": example.id, **echoed, **dataset.written(number, prediction)}
+    values = {"id": example.id, **echoed, **dataset.written(number, predictions[number])}
     return json.dumps(values, ensure_ascii=False)
 
 

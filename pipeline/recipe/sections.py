@@ -71,7 +71,8 @@ def model_section(name: str) -> Section:
 
     from reread.training.models import model_spec
 
-    config = model_spec(name).config
+    spec = model_spec(name)
+    config = spec.config
     text = inspect.cleandoc(config.__doc__ or "")
     documented = re.findall(r"^(\w[\w, ]*): (.*(?:\n +.*)*)", text, re.MULTILINE)
     sentences = {key: " ".join(sentence.split()) for keys, sentence in documented for key in keys.split(", ")}
@@ -79,6 +80,10 @@ def model_section(name: str) -> Section:
         Key(one.name, _name_of(one.annotation), json.dumps(one.default, default=str), sentences.get(one.name, ""))
         for one in inspect.signature(config).parameters.values()
         if one.kind != one.VAR_KEYWORD and one.name not in inspect.signature(PretrainedConfig).parameters
+    ]
+    keys += [
+        Key(name, _name_of(one.type), json.dumps(one.default), " ".join(one.sentence.split()))
+        for name, one in spec.own_keys.items()
     ]
     return Section("train.model", "", f"Configuration of model.type={name}.", keys)
 

@@ -3,6 +3,8 @@
 import json
 import logging
 import math
+from collections.abc import Sequence
+from functools import partial
 from hashlib import md5
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from reread.preprocessing.arrays import only_process
 from reread.preprocessing.errors import UserError, writing
 from reread.preprocessing.labelled.mapped import fingerprint_of
 from reread.preprocessing.labelled.splits import check_labels, labels_of
+from reread.preprocessing.tokens.base import read_backend, with_tokens
 from reread.training.data.kinds import KINDS
 from reread.training.data.tasks.examples import examples_of
 from reread.training.exchange.hub import HubName, fetch, hub_name, not_looked_for
@@ -113,6 +116,8 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
     filled["data"]["frame"] = model_spec(model).frame
     if "sequence_length" not in task and folder is not None:
         filled["data"]["sequence_length"] = _window(model, folder)
+    if data.own_tokens and folder is not None and "vocab_size" not in given:
+        filled["model"]["vocab_size"] = _vocabulary(folder, data.own_tokens)
     an_epoch = len(examples) / settings.global_batch
     steps = settings.steps if "steps" in train else math.ceil(finetuning.epochs * an_epoch)
     every = max(1, round(an_epoch / finetuning.evaluations))
@@ -147,8 +152,8 @@ def _start_of_words(
             folder.parent.mkdir(parents=True, exist_ok=True)
             with only_process(folder):
                 if not (folder / "config.json").exists():
-                    how = {"size": words.size, "path": words.vectors, "seed": seed}
-                    start_from_words(folder, model, kind, examples, **how)
+                    how = partial(start_from_words, size=words.size, path=words.vectors, seed=seed)
+                    how(folder, model, kind, examples)
     return folder, folder
 
 
@@ -230,6 +235,15 @@ def _window(model: str, folder: Path) -> int:
     reason = "where its positions end" if longest else "since its positions do not end"
     log.info("task.sequence_length: %d tokens, %s", longest or WINDOW, reason)
     return longest or WINDOW
+
+
+def _vocabulary(folder: Path, own_tokens: Sequence[str]) -> int:
+    """Rows of the embedding that the model in `folder` needs with tokens of the task's own."""
+    backend = read_backend(folder / "tokenizer.json")
+    ids = with_tokens(backend, own_tokens)
+    rows = int(json.loads((folder / "config.json").read_text(encoding="utf-8")).get("vocab_size", 0))
+    log.info("train.model.vocab_size: %d, with %s", max(rows, *(1 + one for one in ids)), " ".join(own_tokens))
+    return max(rows, *(1 + one for one in ids))
 
 
 def _type_of(folder: Path, shown: str = "", more: str = "") -> str:

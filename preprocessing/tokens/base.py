@@ -4,7 +4,7 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import md5
 from pathlib import Path
 from typing import Any
@@ -241,6 +241,15 @@ def read_backend(path: Path) -> Backend:
         raise
     except BaseException as error:  # `tokenizers` raises no narrower class, and a panic of Rust is not an Exception
         raise UserError(f"{path}: not a tokenizer.json ({first_line(error)})") from None
+
+
+def with_tokens(backend: Backend, added: Sequence[str]) -> list[int]:
+    """The ids of the special tokens `added`, after the tokenizer has got those that it lacks."""
+    if not added:
+        return []
+    backend.add_special_tokens(list(added))
+    vocabulary = backend.get_vocab()
+    return [vocabulary[one] for one in added]
 
 
 def _json(values: dict[str, Any]) -> bytes:

@@ -67,8 +67,8 @@ OTHER: dict[str, dict[str, Any]] = {
         "question_form": "a {question} b",
         "choices": ["YES"],
     },
-    "choose": {**COMMON, "pooling": "mean", "question": "why?", "options": ["x", "y"]},
-    "rank": {**COMMON, "pooling": "mean", "passages": 3, "irrelevant": 0.5},
+    "choose": {**COMMON, "form": "joined", "pooling": "mean", "question": "why?", "options": ["x", "y"]},
+    "rank": {**COMMON, "pooling": "mean", "passages": 3, "loss": "binary", "irrelevant": 0.5},
     "coreference": {
         **COMMON,
         **{"span_words": 3, "spans_per_word": 0.5, "antecedents": 3, "head_size": 8, "split": "characters"},
@@ -127,7 +127,7 @@ def example(task: str, number: int, generator: np.random.Generator) -> dict[str,
 def settings_of(model: str, task: str) -> dict[str, Any]:
     """The settings of `OTHER` that this task and model can have: those that decide how a text is read."""
     kind = task if task in OTHER else "classify"
-    without = {"columns", "frame"}
+    without = {"columns", "frame", "form"}  # tests/training/objectives/test_joined.py has that form
     if model in ("longformer", "ran"):
         without.add("pooling")
     if task != "set":
@@ -220,6 +220,47 @@ def printed_by_the_card(folder: Path, text: str) -> list[str]:
     with redirect_stdout(printed):
         exec(code.replace("this/folder", str(folder)).replace("A text.", text), {})
     return printed.getvalue().splitlines()
+
+
+def test_options_in_one_row_are_predicted_by_run_export_and_card(tmp_path: Path) -> None:
+    """The export's tokenizer has the task's own tokens; a text of several windows."""
+    lines = [
+        {"text": words, "question": "t ?", "options": ["p q", "r", "s"], "label": 1} for words in ("a b", "c " * 40)
+    ]
+    file = write_lines(tmp_path / "some.jsonl", lines)
+    values = task_values("nezha", "choose", write_tokenizer(tmp_path / "tokenizer"), train=str(file), form="joined")
+    values["data"] |= {"sequence_length": 40}
+    values["model"] |= {"initializer_range": 0.5, "num_hidden_layers": 1, "vocab_size": 36}
+    run = trained(tmp_path, "run", values)
+    folder = export(run, tmp_path / "export")
+    found = predictions(run, file)
+    assert found == predictions(folder, file) and len(found) == 2
+    text = json.dumps(lines[1]["text"])
+    card = (folder / "README.md").read_text().replace('"This is a text."', text).replace("What is this?", "t ?")
+    (folder / "README.md").write_text(card.replace('["a text", "a question"]', '["p q", "r", "s"]'))
+    best, _, shares = printed_by_the_card(folder, "")[0].partition(" [")
+    assert best == found[1]["text"]
+    assert ast.literal_eval(f"[{shares}") == pytest.approx(found[1]["probabilities"], abs=2e-6)
+
+
+def test_a_question_about_several_texts_has_one_line(tmp_path: Path) -> None:
+    """That of its best text, wherever they stand in the file."""
+    asked = [("d", "q"), ("e", "r"), ("f", "q"), ("g", None)]
+    lines = [
+        {"id": name, "text": f"{name} a {name} b", "question": "?", "question_id": question} for name, question in asked
+    ]
+    alone = write_lines(tmp_path / "alone.jsonl", [{**line, "question_id": None} for line in lines])
+    values = task_values("nezha", "answer", write_tokenizer(tmp_path / "tokenizer"), sequence_length=16)
+    learned = {**lines[0], "answers": [{"start": 0, "text": "d"}]}
+    values["data"]["train"] = str(write_lines(tmp_path / "train.jsonl", [learned]))
+    values["model"] |= {"initializer_range": 0.5, "num_hidden_layers": 1}
+    run = trained(tmp_path, "run", values)
+    each = {line["id"]: line for line in predictions(run, alone)}
+    found = predictions(run, write_lines(tmp_path / "file.jsonl", lines))
+    assert [line["id"] for line in found] == ["q", "r", "g"] and list(each) == list("defg")
+    best = {line["id"]: line.get("document", "g") for line in found}
+    assert best["q"] in "df" and best["r"] == "e"
+    assert all(line["answer"] == each[best[line["id"]]]["answer"] for line in found)
 
 
 def test_a_model_of_pairs_predicts_for_no_text_alone(tmp_path: Path) -> None:

@@ -62,7 +62,10 @@ def _drawn(
 
 
 def _labelled(settings: type[TaskSettings], dataset: type[TaskDataset[Any, Any]], objective: str) -> Kind:
-    return Kind(settings, dataset.open, objective, dataset)
+    def open_split(given: TaskSettings, seed: int, split: str) -> TaskDataset[Any, Any]:
+        return dataset.of(given).open(given, seed, split)
+
+    return Kind(settings, open_split, objective, dataset)
 
 
 def open_corpora(settings: CorpusSettings, split: str) -> list[Corpus | None]:
@@ -134,14 +137,14 @@ def open_examples(settings: TaskSettings, examples: Sequence[Example]) -> TaskDa
     """The examples of a task that a program has."""
     dataset = KINDS[settings.kind].task
     assert dataset is not None
-    return dataset(settings, 0, examples)
+    return dataset.of(settings)(settings, 0, examples)
 
 
 def open_task(settings: TaskSettings, seed: int, split: str) -> TaskDataset[Any, Any]:
     """The examples of a split of a task, which may be none."""
     dataset = KINDS[settings.kind].task
     assert dataset is not None
-    return dataset.open(settings, seed, split)
+    return dataset.of(settings).open(settings, seed, split)
 
 
 def check_held_out(settings: DataSettings, seed: int) -> None:

@@ -43,14 +43,15 @@ def model_card(
     if examples and objective.card.pipeline == "fill-mask":
         header["widget"] = [{"text": text} for text in examples]
     windows = not in_transformers(spec.config)
-    code = _USE if windows else _USE_REREAD if is_without_class(objective.name, windows) else _USE_TRANSFORMERS
     task = lengths.get("task", {})
+    name = "choose-joined" if task.get("form") == "joined" else objective.name
+    code = _USE if windows else _USE_REREAD if is_without_class(name, windows) else _USE_TRANSFORMERS
     read = task.get("answer_length", 100), task.get("split") or "words", bool(task.get("characters"))
-    example = usage_of(objective.name, spec.frame, windows, *read)
+    example = usage_of(name, spec.frame, windows, *read)
     use = [code.replace("AUTO", objective.card.auto_class), example]
     if task.get("crf"):
         use.append(_CHAIN if windows else _CHAIN_TRANSFORMERS)
-    usage = spec.usage.get(objective.name, "")
+    usage = spec.usage.get(name, "")
     use.append(re.sub(r"\{(window_size|sequence_length)\}", lambda name: str(lengths[name[1]]), usage))
     if cleaning:
         use.append(f"Its text was cleaned before the tokenizer read it (`preprocess.clean`: {', '.join(cleaning)}).")

@@ -20,7 +20,7 @@ from reread.training.checkpoint.files import replacing, save_tensors
 from reread.training.exchange.card import in_transformers, is_export
 from reread.training.exchange.tokenizer import FRAMES, frame_tokenizer
 from reread.training.models import model_spec
-from reread.training.models.heads import ForQuestionAnswering, TaskHead
+from reread.training.models.heads import TaskHead
 from reread.training.models.spec import ModelSpec
 
 AUTO_CLASSES = {
@@ -120,7 +120,7 @@ def _frame(model: PreTrainedModel, spec: ModelSpec) -> str:
     """The key of `FRAMES`: heads of tasks read pairs as the task needs them."""
     if not spec.frame or not isinstance(model, TaskHead):
         return spec.frame
-    kind = "answer" if isinstance(model, ForQuestionAnswering) else "pair"
+    kind = "answer" if model.question_first else "pair"
     return f"{spec.frame} {kind}" if f"{spec.frame} {kind}" in FRAMES else spec.frame
 
 

@@ -100,7 +100,10 @@ def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Pat
     except (ValueError, RuntimeError, OSError) as error:
         raise UserError(f"train.init: {init} does not fit train.model: {' '.join(str(error).split())[:300]}") from None
     # Refuse weights of another shape, and those that lack more than a head or a pooler.
-    if mismatched := sorted(found["mismatched_keys"]):
+    mismatched = sorted(found["mismatched_keys"])
+    if getattr(config, "joined", False):
+        mismatched = _without_grown(model, mismatched, weights)
+    if mismatched:
         tensors = ", ".join(
             f"{name} {tuple(theirs)} there, {tuple(ours)} here" for name, theirs, ours in mismatched[:3]
         )
@@ -118,6 +121,26 @@ def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Pat
     notes = "".join(f"; {what}: {', '.join(names)}" for what, names in parts.items() if names)
     log.info("starting from the weights in %s%s", init, notes)
     return model.float()  # transformers 5 keeps the type of the file
+
+
+def _without_grown(
+    model: PreTrainedModel, mismatched: list[tuple[str, Any, Any]], weights: Mapping[str, torch.Tensor]
+) -> list[tuple[str, Any, Any]]:
+    """`mismatched` without the embedding of tokens, if it only has more rows here, for a task's own tokens: they are
+    drawn from the normal distribution of the other rows' numbers (the authors' code for WikiHop)."""
+    table = model.get_input_embeddings().weight
+    for one in mismatched:
+        name, theirs, ours = one
+        rows = theirs[0]
+        if model.get_parameter(name) is not table or theirs[1:] != ours[1:] or rows > ours[0] or table.is_meta:
+            continue
+        known = weights[name] if name in weights else weights[name.partition(".")[2]]
+        with torch.no_grad():
+            table[:rows] = known
+            table[rows:] = torch.normal(float(known.mean()), float(known.std()), tuple(table[rows:].shape))
+        log.info("%d rows of %s are drawn, for tokens of the task's own", ours[0] - rows, name)
+        return [other for other in mismatched if other is not one]
+    return mismatched
 
 
 def has_untrained_pooler(init: Path) -> bool:
@@ -238,13 +261,16 @@ def copy_projections(model: torch.nn.Module, copied: Mapping[str, str]) -> None:
 def checked_values(spec: ModelSpec, values: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe's `model` without `type`, converted to the constructor's annotated types: YAML reads 1e-5 as text."""
     given = {key: value for key, value in values.items() if key != "type"}
-    known = {name: one for name, one in inspect.signature(spec.config).parameters.items() if name != "kwargs"}
+    known = {
+        name: one.annotation for name, one in inspect.signature(spec.config).parameters.items() if name != "kwargs"
+    }
+    known |= {name: one.type for name, one in spec.own_keys.items()}
     checked = {}
     for key, value in given.items():
         if key not in known:
             raise UserError(f"train.model: unknown key `{key}` for {spec.name}; {_right_key(key, sorted(known))}")
         try:
-            checked[key] = TypeAdapter(known[key].annotation).validate_python(value)
+            checked[key] = TypeAdapter(known[key]).validate_python(value)
             check_number(key, checked[key])
         except ValueError as error:  # pydantic's is one
             problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
@@ -284,7 +310,7 @@ def _config_of(spec: ModelSpec, init: Path) -> dict[str, Any]:
             f"train.init: {path} is of a model of type {kind}, not {spec.name}; {way_out(init, values, spec.name)}"
         )
     try:
-        return settings_of(spec.config, values)
+        return settings_of(spec.config, values) | {key: values[key] for key in spec.own_keys if key in values}
     except ValueError as error:
         raise UserError(f"train.init: {path}: {error}") from None
 

@@ -60,11 +60,12 @@ class Windows:
         tokens, (first, end) = self.text.tokens, self.text.content
         return [torch.cat([tokens[:first], tokens[begin:stop], tokens[end:]]) for begin, stop in self.spans]
 
-    def joined(self, logits: list[Tensor], length: int) -> Tensor:
+    def joined(self, logits: list[Tensor], length: int, beside: str = "first") -> Tensor:
         """Logits [length, K] of all positions of the row, from each window's, [its tokens, K].
 
         A token's are those of the window with the most context around it: the greatest min(tokens before, tokens after)
-        + 0.01 * tokens of content in the window, and the first of equals. Tokens that all windows have take the first.
+        + 0.01 * tokens of content in the window, and the first of equals. Tokens that all windows have take those of
+        the first window, or of the last (`beside` is "last"), or the windows' mean ("mean").
         """
         context = torch.full((len(self.spans), length), -1, device=logits[0].device)  # a hundred times as much
         index = torch.zeros_like(context)
@@ -76,6 +77,11 @@ class Windows:
         owner = context.argmax(0)
         padded = torch.nn.utils.rnn.pad_sequence(logits, batch_first=True)
         joined = padded[owner, index.gather(0, owner[None])[0]]
+        if beside != "first":
+            first, end = self.text.content
+            others = torch.cat([self.text.tokens[:first], self.text.tokens[end:]])
+            of_windows = padded[torch.arange(len(padded), device=owner.device)[:, None], index[:, others]]
+            joined[others] = of_windows[-1] if beside == "last" else of_windows.mean(0)
         return joined.masked_fill((context.amax(0) < 0)[:, None], OUTSIDE)
 
 
@@ -133,6 +139,8 @@ class TaskHead(PreTrainedModel):
     pooled vector ("cls", or a configuration without it) or the mean of the states ("mean"); or all states [B, L, D]."""
     overlaps = False
     """Whether a window moves by half its room, not by all of it, if config.reading names no step."""
+    question_first = False
+    """Whether a row is a question and then the text, where the model reads rows in that order."""
     layer = "classifier"
     """The linear layer's name."""
     _keys_to_ignore_on_load_unexpected = [r"^(cls|lm_head|softmax|transform)\.", r"^[^.]+\.pooler\."]
@@ -390,13 +398,37 @@ def phrase_losses(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class ForMultipleChoice(TaskHead):
-    """A logit for each option of a question, from one vector of the option's own row."""
+    """A logit for each option of a question, from one vector of the option's own row.
+
+    With `config.joined` all options stand in one row before the text, each behind a token of its own: `forward` takes
+    rows [B, L] and returns logits [B, L], of which those at these tokens are the options'; it computes no loss. In
+    windows they are the means of the windows' (Longformer on WikiHop: Beltagy et al. 2020, appendix D.1)."""
+
+    @property
+    def joined(self) -> bool:
+        return bool(getattr(self.config, "joined", False))
+
+    @property
+    def pooling(self) -> bool:  # type: ignore[override]
+        return not self.joined
+
+    @property
+    def question_first(self) -> bool:  # type: ignore[override]
+        return self.joined
 
     def linear(self, config: Any) -> nn.Module:
         return nn.Linear(config.hidden_size, 1)
 
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if self.joined:
+            raise ValueError("labels: options in one row have no loss here; compute it from the logits at their tokens")
+        return super().loss(logits, labels)
+
     def read(self, rows: Mapping[str, Any], options: int = 1) -> tuple[Tensor, dict[str, Any]]:
         """rows [B, K, L] -> logits [B, K]; `mems` and the other outputs have B * K rows."""
+        if self.joined:
+            logits, others = super().read(rows)
+            return logits[..., 0], others
         given = rows["inputs_embeds"] if rows.get("input_ids") is None else rows["input_ids"]
         flat = {name: x.flatten(0, 1) if isinstance(x, Tensor) else x for name, x in rows.items()}
         logits, others = super().read(flat, options=given.shape[1])
@@ -407,6 +439,9 @@ class ForMultipleChoice(TaskHead):
     ) -> Tensor:
         """Probabilities are those of the question's options in each window; an option whose text is shorter than the
         others' keeps the logit of its last window."""
+        if self.joined:
+            pairs = zip(windows, logits, strict=True)
+            return torch.stack([one.joined(parts, length, beside=predict) for one, parts in pairs])
         questions = []
         for begin in range(0, len(logits), options):
             parts = logits[begin : begin + options]
@@ -421,6 +456,7 @@ class ForQuestionAnswering(TaskHead):
 
     pooling = False
     overlaps = True
+    question_first = True
     layer = "qa_outputs"
 
     def linear(self, config: Any) -> nn.Module:

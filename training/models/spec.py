@@ -2,9 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from transformers import PretrainedConfig, PreTrainedModel
+
+
+class OwnKey(NamedTuple):
+    """A key of a configuration."""
+
+    type: Any
+    default: Any
+    sentence: str
 
 
 @dataclass(frozen=True)
@@ -22,6 +30,8 @@ class ModelSpec:
     """Special tokens around a text: the tokenizer's default, [CLS] in the last position, or none."""
     longest: Callable[[Any], int | None] = lambda config: getattr(config, "longest", None)
     """Configuration -> maximum tokens in a row; None if positions are unlimited."""
+    own_keys: Mapping[str, OwnKey] = field(default_factory=dict)
+    """Keys of `train.model` that its configuration's class, one of transformers', does not have."""
     copied: Mapping[str, str] = field(default_factory=dict)
     """Modules that only global tokens reach -> their siblings, whose weights they get where no task trains them."""
     seldom: tuple[str, ...] = ()
@@ -39,6 +49,7 @@ class ModelSpec:
         """The class that `reread convert` makes."""
         return next(iter(self.heads.values()))
 
-    def untrained(self, has_global_tokens: bool) -> Mapping[str, str]:
-        """`copied` for an objective without global tokens (`Objective.has_global_tokens`); else nothing."""
-        return {} if has_global_tokens else self.copied
+    def untrained(self, has_global_tokens: bool, config: Any) -> Mapping[str, str]:
+        """`copied` for an objective without global tokens (`Objective.has_global_tokens`), or where these have no
+        projections of their own; else nothing."""
+        return {} if has_global_tokens and getattr(config, "global_attention", "own") == "own" else self.copied

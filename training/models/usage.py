@@ -77,6 +77,20 @@ with torch.no_grad():
 print(options[logits.argmax()], logits.softmax(-1).tolist())
 ```"""
 
+_JOINED = """One of several options, which all stand before the text:
+
+```python
+import torch
+
+text, question, options = "This is a text.", "What is this?", ["a text", "a question"]
+question = f"[question]{question}[/question]" + "".join(f"[ent]{option}[/ent]" for option in options)
+row = tokenizer(QUESTION_AND_TEXT, return_tensors="pt")
+with torch.no_grad():
+    logits = model.eval()(**row).logits[0]
+logits = logits[row.input_ids[0] == tokenizer.convert_tokens_to_ids("[ent]")]
+print(options[logits.argmax()], logits.softmax(-1).tolist())
+```"""
+
 _RANK = """The passages of a query, the best first:
 
 ```python
@@ -157,6 +171,7 @@ _USAGE = {
     "tag": Usage(_TAG),
     "answer": Usage(_ANSWER),
     "choose": Usage(_CHOOSE),
+    "choose-joined": Usage(_JOINED, in_transformers=False),
     "rank": Usage(_RANK, in_windows=False),
     "phrases": Usage(_PHRASES, in_transformers=False),
     "coreference": Usage(_COREFERENCE, in_transformers=False),
@@ -174,7 +189,7 @@ def is_without_class(task: str, windows: bool) -> bool:
 def usage_of(
     task: str, frame: str, windows: bool = True, longest: int = 100, unit: str = "words", characters: bool = False
 ) -> str:
-    """The example for a task, "" for other objectives.
+    """The example for a task, "" for other objectives; `choose-joined` is `choose` with its options in one row.
 
     `frame` is that of `ModelSpec`; `windows`, whether the exported model has code of its own, which reads long texts in
     windows; `longest`, the tokens of the longest answer; `unit`, what words are (`task.split`); `characters`, whether

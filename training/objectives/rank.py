@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from reread.training.data.batch import Rows
@@ -15,7 +16,9 @@ from reread.training.objectives.task import TaskObjective
 
 class RankObjective(TaskObjective[RankSettings]):
     """Softmax cross entropy over the passages of a query. The target is each passage's share of the sum of grades
-    (Bruch et al. 2019, "An Analysis of the Softmax Cross Entropy Loss for Learning-to-Rank with Binary Relevance")."""
+    (Bruch et al. 2019, "An Analysis of the Softmax Cross Entropy Loss for Learning-to-Rank with Binary Relevance").
+
+    With `loss: binary` it is the cross entropy of each passage, which is relevant or not."""
 
     name = "rank"
     card = Card("AutoModelForSequenceClassification", "text-ranking", "text-ranking")
@@ -26,7 +29,9 @@ class RankObjective(TaskObjective[RankSettings]):
         config.num_labels, config.problem_type = 1, PROBLEM_TYPES["number"]
 
     def predicted(self, rows: Rows) -> int:
-        """The number of queries; one that is cut counts once for each of its windows."""
+        """The number of queries, of which one that is cut counts once for each of its windows; or of passages."""
+        if self.data.loss == "binary":
+            return int(rows["learns"].sum())
         return len(np.unique(self._units(rows)[rows["learns"] & (rows["share"] > 0)]))
 
     @staticmethod
@@ -37,6 +42,10 @@ class RankObjective(TaskObjective[RankSettings]):
 
     def loss(self, output: Any, rows: Rows) -> tuple[Tensor, Tensor]:
         logits = self.outputs(output)[:, 0]
+        if self.data.loss == "binary":
+            relevant, learns = self.put(rows["share"] > 0), self.put(rows["learns"])
+            losses = F.binary_cross_entropy_with_logits(logits, relevant.to(logits.dtype), reduction="none")
+            return torch.where(learns, losses, 0).sum(), (((logits > 0) == relevant) & learns).sum()
         share = torch.from_numpy(rows["share"] * rows["learns"]).to(logits.device, logits.dtype)
         units, option = self._units(rows), rows["option"]
         scores = logits.new_full((int(units.max()) + 1, int(option.max()) + 1), -torch.inf)

@@ -12,11 +12,12 @@ from typing import Any
 
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.files import write_atomically
-from reread.preprocessing.tokens.base import copy_tokenizer_files
+from reread.preprocessing.tokens.base import copy_tokenizer_files, read_backend, with_tokens
 from reread.training.assembly import Resolved, resolve
 from reread.training.checkpoint.files import replacing
 from reread.training.config import TrainSettings
 from reread.training.data.dataset import Dataset
+from reread.training.data.tasks.settings import task_of
 from reread.training.models.build import UNTRAINED_POOLER, has_untrained_pooler
 from reread.training.run.files import RunFile, read_json
 
@@ -75,6 +76,11 @@ def write_run_model(run: Path, model: RunModel) -> None:
             facts = json.dumps(model.corpus, ensure_ascii=False, indent=1).encode()
             write_atomically(RunFile.CORPUS.of(run), facts)
             copy_tokenizer_files(model.tokenizer_folder, temporary)
+            task = task_of(model.settings.data)
+            if task is not None and task.own_tokens:
+                backend = read_backend(temporary / "tokenizer.json")
+                with_tokens(backend, task.own_tokens)
+                backend.save(str(temporary / "tokenizer.json"))
             # all values, so that defaults of a later version change nothing
             values = json.loads(model.config.to_json_string(use_diff=False))
             values |= {UNTRAINED_POOLER: True} if model.untrained_pooler else {}

@@ -40,5 +40,5 @@ def restore_model(run: Path, kept: RunModel, step: int | None = None) -> tuple[P
         raise UserError(f"{folder}: {', '.join(unlike[:3])} of step {step} do not fit train.model; revert it")
     model.load_state_dict(weights, strict=False)
     model.tie_weights()
-    copy_projections(model, kept.spec.untrained(kept.objective.has_global_tokens))
+    copy_projections(model, kept.spec.untrained(kept.objective.has_global_tokens, kept.config))
     return model, step

@@ -1,7 +1,8 @@
-"""`hotpotqa`: HotpotQA's questions over ten paragraphs each (Yang et al. 2018), to answer or to rank the paragraphs."""
+"""`hotpotqa`, `hotpotqa-sentences`: HotpotQA's questions over ten paragraphs each (Yang et al. 2018), to answer, or to
+rank the paragraphs or their sentences."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
@@ -14,7 +15,7 @@ from reread.preprocessing.labelled.tasks.rank import RankExample
 from reread.preprocessing.settings import Settings
 
 
-class _Asked(Settings):
+class Asked(Settings):
     model_config = ConfigDict(extra="ignore")
 
     id: str = Field(alias="_id")
@@ -25,6 +26,23 @@ class _Asked(Settings):
     supporting_facts: list[tuple[str, int]] | None = None
     """(title, number of the sentence, from 0)."""
 
+    @property
+    def sentences(self) -> dict[tuple[str, int], str]:
+        """All sentences that are not blank, by title and number; of two paragraphs of one title the first one's."""
+        found = ((title, number, one) for title, all in self.context[::-1] for number, one in enumerate(all))
+        by_fact = {(title, number): one.strip() for title, number, one in found if one.strip()}
+        order = {title: number for number, (title, _) in reversed(list(enumerate(self.context)))}
+        return dict(sorted(by_fact.items(), key=lambda one: (order[one[0][0]], one[0][1])))
+
+
+def asked_in(source: LabelledFile) -> Iterator[tuple[str, Asked]]:
+    """The location of each question, and what it asks. Raises `UserError` for another file."""
+    data = source.json()
+    if not isinstance(data, list):
+        raise UserError(f"{source.path}: no list of questions; is it another format?")
+    for position, asked in source.parse_each(Asked, data, "question"):
+        yield source.location(f"{position}, {asked.id}"), asked
+
 
 def read_hotpotqa(source: LabelledFile) -> Iterator[Example]:
     """`answer`: the text is all paragraphs, each after its title. A span of text is an answer wherever it stands as
@@ -33,24 +51,41 @@ def read_hotpotqa(source: LabelledFile) -> Iterator[Example]:
 
     A question without `answer` is unlabelled, as is a ranking without `supporting_facts`.
     """
-    data = source.json()
-    if not isinstance(data, list):
-        raise UserError(f"{source.path}: no list of questions; is it another format?")
     kind: Literal["answer", "rank"] = "rank" if source.task == "rank" else "answer"
-    for position, asked in source.parse_each(_Asked, data, "question"):
-        location = source.location(f"{position}, {asked.id}")
+    for location, asked in asked_in(source):
         sentences = {title: len(found) for title, found in asked.context}
         wrong = [title for title, number in asked.supporting_facts or () if not 0 <= number < sentences.get(title, 0)]
         # Some of the owner's facts name a sentence that is not there; its paragraph is relevant all the same.
         if any(title not in sentences for title in wrong):
-            source.mistake(location, f"supporting_facts: no paragraph has the title `{wrong[0]}`")
+            source.mistake(location, f"supporting_facts: {_without(wrong, sentences)}")
         elif kind == "rank":
             yield _ranking(asked, location)
         else:
             yield _question(asked, location)
 
 
-def _ranking(asked: _Asked, location: str) -> RankExample:
+def _without(titles: list[str], known: Collection[str]) -> str:
+    missing = next(title for title in titles if title not in known)
+    return f"no paragraph has the title `{missing}`; the file of the distractor setting has all, that of fullwiki not"
+
+
+def read_sentences(source: LabelledFile) -> Iterator[RankExample]:
+    """The passages are all sentences, each after its paragraph's title; those that support the answer are relevant. A
+    fact whose sentence is not there is left out; a question without `supporting_facts` is unlabelled."""
+    for location, asked in asked_in(source):
+        titles = {title for title, _ in asked.context}
+        wrong = [title for title, _ in asked.supporting_facts or () if title not in titles]
+        if wrong:
+            source.mistake(location, f"supporting_facts: {_without(wrong, titles)}")
+            continue
+        passages, grades = tuple(f"{title}\n{text}" for (title, _), text in asked.sentences.items()), None
+        if asked.supporting_facts is not None:
+            facts = set(asked.supporting_facts)
+            grades = tuple(float(fact in facts) for fact in asked.sentences)
+        yield RankExample(asked.id, location, asked.question, passages, grades)
+
+
+def _ranking(asked: Asked, location: str) -> RankExample:
     passages = tuple(f"{title}\n{''.join(sentences)}" for title, sentences in asked.context)
     grades = None
     if asked.supporting_facts is not None:
@@ -59,7 +94,7 @@ def _ranking(asked: _Asked, location: str) -> RankExample:
     return RankExample(asked.id, location, asked.question, passages, grades)
 
 
-def _question(asked: _Asked, location: str) -> AnswerExample:
+def _question(asked: Asked, location: str) -> AnswerExample:
     text, supporting = "", []
     facts = set(asked.supporting_facts or ())
     for title, sentences in asked.context:

@@ -13,7 +13,7 @@ from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.formats.conll import is_conll, read_conll
 from reread.preprocessing.labelled.formats.delimited import read_clue, read_csv, read_tsv
 from reread.preprocessing.labelled.formats.folders import read_folders
-from reread.preprocessing.labelled.formats.hotpotqa import read_hotpotqa
+from reread.preprocessing.labelled.formats.hotpotqa import read_hotpotqa, read_sentences
 from reread.preprocessing.labelled.formats.jsonl import read_jsonl
 from reread.preprocessing.labelled.formats.mentions import read_mentions
 from reread.preprocessing.labelled.formats.ontonotes import BEGIN, read_ontonotes
@@ -21,6 +21,7 @@ from reread.preprocessing.labelled.formats.plain import document_per_file, docum
 from reread.preprocessing.labelled.formats.questions import read_c3, read_cail, read_cmrc2019, read_squad
 from reread.preprocessing.labelled.formats.semeval import read_semeval
 from reread.preprocessing.labelled.formats.triviaqa import read_triviaqa
+from reread.preprocessing.labelled.formats.wikihop import read_wikihop
 from reread.preprocessing.labelled.tasks import TASKS
 
 _NOT_JSON = "the task is tag, and it is not JSON"
@@ -62,9 +63,15 @@ FORMATS: dict[str, LabelledFormat] = {
     "hotpotqa": LabelledFormat(
         ("answer", "rank"), read_hotpotqa, '[{"_id": .., "question": .., "context": [[title, [sentences]]]}]'
     ),
+    "hotpotqa-sentences": LabelledFormat(
+        ("rank",), read_sentences, "a file of hotpotqa, whose sentences are the passages; it has to be named"
+    ),
     "c3": LabelledFormat(("choose",), read_c3, '[[lines], [{"question": .., "choice": [..], "answer": ..}], id]'),
     "cmrc2019": LabelledFormat(
         ("choose",), read_cmrc2019, '{"data": [{"context_id": .., "context": ".. [BLANK1] .."}]}'
+    ),
+    "wikihop": LabelledFormat(
+        ("choose",), read_wikihop, '[{"id": .., "query": .., "candidates": [..], "supports": [..], "answer": ..}]'
     ),
     "conll": LabelledFormat(
         ("tag",),
@@ -121,8 +128,7 @@ def recognise(source: LabelledFile) -> tuple[str, str]:
     if head.startswith(b"{"):
         return _recognise_object(source, head)
     if head.startswith(b"["):
-        is_hotpotqa = b'"context"' in head and head[1:].lstrip().startswith(b"{")
-        return ("hotpotqa" if is_hotpotqa else "c3"), "JSON that begins with a list"
+        return _recognise_list(head), "JSON that begins with a list"
     return _recognise_lines(source, head)
 
 
@@ -135,6 +141,12 @@ def _recognise_lines(source: LabelledFile, head: bytes) -> tuple[str, str]:
         return "tsv", "its first line has tabs"
     known = "; ".join(f"{name}: {format.looks}" for name, format in FORMATS.items() if source.task in format.tasks)
     raise UserError(f"{source.name}: of no known format; name it by `task.format` ({known})")
+
+
+def _recognise_list(head: bytes) -> str:
+    fields = {b'"candidates"': "wikihop", b'"supports"': "wikihop", b'"context"': "hotpotqa"}
+    of_objects = (format for field, format in fields.items() if field in head)
+    return next(of_objects, "c3") if head[1:].lstrip().startswith(b"{") else "c3"
 
 
 def _recognise_object(source: LabelledFile, head: bytes) -> tuple[str, str]:

@@ -1,9 +1,10 @@
 """`choose`: a question about a text, answered by one of several options."""
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 
-from reread.preprocessing.labelled.examples import Example
+from reread.preprocessing.labelled.examples import ADDED, Example
 from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.line import TaskLine, asked
 
@@ -21,6 +22,13 @@ class ChooseExample(Example):
     """The right option, counted from 0. None: unlabelled."""
     group: str | None = None
     """The passage: questions with the same group belong together."""
+    starts: tuple[int, ...] = field(default=(), metadata=ADDED)
+    """The characters at which each document of the text but the first begins; empty: it is one document."""
+
+    @property
+    def documents(self) -> list[str]:
+        """The parts of the text, without blanks at their ends."""
+        return [self.text[begin:end].rstrip() for begin, end in pairwise((0, *self.starts, len(self.text)))]
 
     @property
     def target(self) -> int | None:
@@ -56,6 +64,8 @@ class ChooseExample(Example):
             return f"{count} options; a choice needs two or more"
         if self.label is not None and not 0 <= self.label < count:
             return f"label {self.label} for {count} options; they are counted from 0 to {count - 1}"
+        if self.starts and any(begin >= end for begin, end in pairwise((0, *self.starts, len(self.text)))):
+            return f"starts {list(self.starts)}: not the characters, in order, at which documents of its text begin"
         return None
 
 
@@ -65,10 +75,12 @@ class ChooseLine(TaskLine):
     options: tuple[str, ...] | None = None
     label: int | None = None
     group: str | None = None
+    starts: tuple[int, ...] = ()
 
     def example(self, source: LabelledFile, identity: str, location: str) -> ChooseExample:
         question, options = asked(source, self.question), _offered(source, self.options)
-        return ChooseExample(identity, location, self.text, question, options, self.label, self.group)
+        more = self.label, self.group, self.starts
+        return ChooseExample(identity, location, self.text, question, options, *more)
 
 
 def _offered(source: LabelledFile, options: tuple[str, ...] | None = None) -> tuple[str, ...]:

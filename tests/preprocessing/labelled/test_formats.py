@@ -366,6 +366,7 @@ def test_every_format_is_recognised_with_a_reason(tmp_path: Path, caplog: pytest
         "b.json": ("answer", squad({"id": 1, "question": "?"}), "squad"),
         "c.json": ("choose", '[[["x"], [{"question": "?", "choice": ["a", "b"]}], 1]]', "c3"),
         "f.json": ("rank", '[{"_id": "1", "question": "?", "context": [["a", ["b"]], ["c", ["d"]]]}]', "hotpotqa"),
+        "g.json": ("choose", '[{"id": "1", "query": "q", "candidates": ["a", "b"], "supports": ["c"]}]', "wikihop"),
         "d.json": ("choose", [{"data": [article]}], "cmrc2019"),
         "qa/e.json": ("answer", json.dumps({"Data": [question("q", "Emma.txt")]}), "triviaqa"),
         "a.txt": ("choose", [{"A": "x", "B": "y", "C": "z"}], "cail"),
@@ -378,7 +379,7 @@ def test_every_format_is_recognised_with_a_reason(tmp_path: Path, caplog: pytest
         "folder/pos/1.txt": ("classify", "x", "folders"),
     }
     write(tmp_path / "evidence/wikipedia/Emma.txt", "Emma is by Jane Austen.")
-    stated = {"document-per-line", "document-per-file"}
+    stated = {"document-per-line", "document-per-file", "hotpotqa-sentences"}
     assert {format for _, _, format in files.values()} == set(FORMATS) - stated
     for name, (task, content, format) in files.items():
         path = write(tmp_path / name, content)

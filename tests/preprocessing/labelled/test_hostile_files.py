@@ -22,6 +22,9 @@ JSON: dict[str, tuple[Any, Any]] = {
         ]}]}]},
     ),
     "c3": ("choose", [[["a", "b"], [{"question": "?", "choice": ["a", "b"], "answer": "a"}], "id"]]),
+    "wikihop": (
+        "choose", [{"id": "i", "query": "q", "candidates": ["a", "b"], "supports": ["x", "y"], "answer": "b"}]
+    ),
     "cmrc2019": ("choose", {"data": [{"context_id": 1, "context": "[BLANK1]", "choices": ["a", "b"], "answers": [0]}]}),
     "cail": ("choose", {"A": "a", "B": "b", "C": "c", "label": "B"}),
 }  # fmt: skip

@@ -51,7 +51,10 @@ def test_paragraphs_with_a_supporting_sentence_are_relevant(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        (asked(supporting_facts=[["Bath", 0]]), "question 1, q: supporting_facts: no paragraph has the title `Bath`"),
+        (
+            asked(supporting_facts=[["Bath", 0]]),
+            "question 1, q: supporting_facts: no paragraph has the title `Bath`; the file",
+        ),
         (asked(context=[]), "question 1: .*context"),
         (asked(context=[["Rome"]]), "question 1: .*context"),
         ({"context": [], "question": "?"}, "question 1: .*_id"),
@@ -60,6 +63,21 @@ def test_paragraphs_with_a_supporting_sentence_are_relevant(tmp_path: Path) -> N
 def test_what_is_wrong_is_one_line_with_the_question(tmp_path: Path, values: Any, line: str) -> None:
     with pytest.raises(UserError, match=line):
         read(tmp_path, "answer", values)
+
+
+def test_sentences_are_passages_after_their_titles(tmp_path: Path) -> None:
+    blank = [["Rome", ["Rome is a city.", " ", " It is old."]], PARAGRAPHS[1]]
+    path = write(tmp_path / "dev.json", json.dumps([asked(context=blank), asked(_id="r", supporting_facts=None)]))
+    one, other = (found for found in read_examples(path, "rank", "hotpotqa-sentences").examples)
+    assert one.passages[:2] == ("Rome\nRome is a city.", "Rome\nIt is old.")
+    assert (one.grades, other.grades) == ((1.0, 0.0, 0.0, 1.0), None)
+
+
+def test_the_file_of_fullwiki_is_one_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "dev.json", json.dumps([asked(supporting_facts=[["Rome", 0], ["Bath", 0]])]))
+    for task, format in (("answer", "hotpotqa"), ("rank", "hotpotqa"), ("rank", "hotpotqa-sentences")):
+        with pytest.raises(UserError, match=r"question 1, q: .* no paragraph has the title `Bath`; .* of fullwiki not"):
+            read_examples(path, task, format)
 
 
 def test_every_answer_of_the_real_file_is_found() -> None:

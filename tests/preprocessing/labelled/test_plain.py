@@ -155,6 +155,7 @@ FITTING: dict[tuple[str, str], set[str]] = {
     ("choose", "c3"): {"c3"},
     ("choose", "cmrc2019"): {"cmrc2019"},
     ("choose", "cail"): {"cail"},
+    ("choose", "wikihop"): set(),
     ("phrases", "jsonl"): {"texts", "dense", "answers", "choices"},
     ("phrases", "tsv"): set(),
     ("phrases", "csv"): {"csv"},

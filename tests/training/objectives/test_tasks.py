@@ -57,12 +57,15 @@ class Drawn:
 
     def __call__(self, input_ids: Tensor, attention_mask: Tensor, **more: Any) -> Any:
         ids, mask = (one.flatten(0, -2) for one in (input_ids, attention_mask))
-        shape = ids.shape if self.kind in ("tag", "answer") else ids.shape[:1]
+        shape = ids.shape if self.kind in ("tag", "answer", "joined") else ids.shape[:1]
         logits = 2 * torch.randn(*shape, self.labels, dtype=torch.float64, generator=self.generator)
-        names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, "?"]
+        names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, "?", "[question]", "[/question]", "[ent]"]
+        names.append("[/ent]")
         for row, real, values in zip(ids, mask.bool(), logits, strict=True):
             found = values[real] if values.dim() == 2 else values
             self.calls.append(([names[one] for one in row[real]], found.numpy()))
+        if self.kind == "joined":
+            logits = logits[..., 0]
         output = SimpleNamespace(logits=logits.view(*input_ids.shape[:2], -1) if self.kind == "choose" else logits)
         if self.kind == "answer":
             output = SimpleNamespace(start_logits=logits[..., 0], end_logits=logits[..., 1])
@@ -358,6 +361,14 @@ def test_passages_share_a_softmax_whose_target_is_their_share_of_the_grades(toke
     assert found["loss"] == pytest.approx(sum(losses) / 3, rel=1e-6)  # shares are float32
 
 
+def test_each_passage_is_relevant_or_not(tokenizer: Path) -> None:
+    examples = [RankExample("a", "", "a ?", ("p", "q", "r"), (2.0, 0.0, 1.0))]
+    calls, found = measured(task_values("nezha", "rank", tokenizer, loss="binary"), examples, 1)
+    values = {next(one for one in tokens if one in "pqr"): float(logits[0]) for tokens, logits in calls}
+    losses = [math.log1p(math.exp(value if name == "q" else -value)) for name, value in values.items()]
+    agrees(found, losses, sum((value > 0) == (name != "q") for name, value in values.items()))
+
+
 def test_counts_of_ranks_add_up_to_the_whole_step(tokenizer: Path) -> None:
     labels = list("abcde")
     examples = [ClassifyExample(name, "", text, None, name) for name, text in texts().items()]
@@ -373,3 +384,32 @@ def test_counts_of_ranks_add_up_to_the_whole_step(tokenizer: Path) -> None:
                 total += objective.counts(next(loader))["predicted"]
         counts.append(total)
     assert counts == [11, 11, 11]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_options_in_one_row_share_a_softmax_of_their_means_over_windows(tokenizer: Path, model: str) -> None:
+    """A text of five windows, one of one and one of two documents; a literal mark in an option is no mark."""
+    examples = [
+        ChooseExample("a", "", " ".join("a" * 21), "t ?", ("p", "q"), 1),
+        ChooseExample("b", "", "b b", "t", ("p q", "r", "s"), 0),
+        ChooseExample("c", "", "c c\nc", "t", ("p", "[ent] q", "s"), 2, starts=(4,)),
+    ]
+    calls, found = measured(
+        task_values(model, "choose", tokenizer, form="joined", sequence_length=25), examples, 1, Drawn("joined", 1)
+    )
+    logits: dict[str, list[list[float]]] = defaultdict(list)
+    for tokens, values in calls:
+        marks = [place for place, token in enumerate(tokens) if token == "[ent]"]
+        assert [tokens[place - 1] for place in marks][1:] == ["[/ent]"] * (len(marks) - 1)
+        logits[next(one for one in tokens if one in "abc")].append([float(values[place, 0]) for place in marks])
+        if "c" in tokens:  # [SEP] between its two documents
+            assert " ".join(tokens).count("c [SEP] c") == 1
+    assert {letter: len(windows) for letter, windows in logits.items()}["b"] == 1 and len(logits["a"]) > 1
+    losses, right = [], 0
+    for example in examples:
+        windows = np.array(logits[example.id])
+        for scores in windows if model == "ernie_doc" else [windows.mean(0)]:
+            assert len(scores) == len(example.options)
+            losses.append(surprise(scores, example.label or 0))
+            right += scores.argmax() == example.label
+    agrees(found, losses, right)

@@ -150,16 +150,38 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
             return self.settings.choices[-1 - span.start]
         return self.examples[example].text[span.start : span.end]
 
+    @property
+    def lines(self) -> list[list[int]] | None:
+        """The texts of each question; None if no question is about several."""
+        if all(one.question_id is None for one in self.examples):
+            return None
+        found = dict[str, list[int]]()
+        for index, example in enumerate(self.examples):
+            found.setdefault(self._question_of(example), []).append(index)
+        return list(found.values())
+
+    @staticmethod
+    def _question_of(example: AnswerExample) -> str:
+        return example.id if example.question_id is None else example.question_id
+
+    def best_of(self, members: Sequence[int], predictions: Mapping[int, Decoded]) -> int:
+        """The text whose answer has the highest score, the first of equals; scores of a question's windows and texts
+        can be compared (Clark and Gardner 2018)."""
+        return max(members, key=lambda one: self._score(predictions[one]))
+
+    @staticmethod
+    def _score(prediction: Decoded) -> float:
+        return -np.inf if prediction.best is None else prediction.best.score
+
     def scores(self, predictions: Mapping[int, Any]) -> dict[str, float]:
         """Of a question about several texts the answer with the highest score counts (TriviaQA)."""
         gold: dict[str, list[str]] = {}
         best: dict[str, tuple[float, str]] = {}
         for index, example in enumerate(self.examples):
-            question = example.question_id or example.id
+            question = self._question_of(example)
             gold.setdefault(question, []).extend(self.gold(example) or ())
             if index in predictions:
-                span = predictions[index].best
-                found = (-np.inf if span is None else span.score, self.scored(index, predictions[index]))
+                found = (self._score(predictions[index]), self.scored(index, predictions[index]))
                 best[question] = max(best.get(question, found), found, key=lambda one: one[0])
         answers = {question: text for question, (_, text) in best.items()}
         return scores(self.settings.scored_as, gold, answers, style=self.settings.style)
@@ -180,7 +202,9 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
             ends = {"start": one.start, "end": one.end} if one.start >= 0 else {}
             spans.append({"text": self._text_of(example, one), **ends, "probability": one.probability})
         question = self.examples[example].question_id
-        of_several = {} if question is None or prediction.best is None else {"score": prediction.best.score}
+        of_several: dict[str, Any] = {} if question is None else {"id": question, "document": self.examples[example].id}
+        if question is not None and prediction.best is not None:
+            of_several["score"] = prediction.best.score
         return {**of_several, "answer": self.scored(example, prediction), "spans": spans}
 
     def mistake(self, index: int, prediction: Any) -> Mistake | None:

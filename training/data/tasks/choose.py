@@ -1,20 +1,24 @@
-"""One of several options: each is read with the text, and the option with the highest logit is chosen."""
+"""One of several options: each is read with the text, or all in one row, and that with the highest logit is chosen."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.examples import Given
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.training.data.batch import Rows
 from reread.training.data.tasks.classify import softmax
-from reread.training.data.tasks.dataset import SHOWN, Member, Mistake, Outputs, TaskDataset
-from reread.training.data.tasks.documents import TaskDocument
+from reread.training.data.tasks.dataset import SHOWN, Mark, Member, Mistake, Outputs, TaskDataset
+from reread.training.data.tasks.documents import TaskDocument, Tokens
 from reread.training.data.tasks.settings import PooledSettings, TaskSettings
-from reread.training.data.tasks.windows import Row
+from reread.training.data.tasks.windows import Row, longest_of, room_beside
 from reread.training.scoring.baselines import longest_option, majority, most_shared_option
+
+MARKS = ("[question]", "[/question]", "[ent]", "[/ent]")
+"""Around the question and around each option, where all stand in one row."""
 
 
 class ChooseSettings(PooledSettings):
@@ -23,6 +27,10 @@ class ChooseSettings(PooledSettings):
     may_change = TaskSettings.file_fields | {"question", "options"}
 
     kind: Literal["choose"]
+    form: Literal["rows", "joined"] = "rows"
+    """`rows`: each option is read with the text in a row of its own. `joined`: question and all options stand in one
+    row before the text, and again in each of its windows; the score of an option is the mean over windows of a logit of
+    its [ent], a token that the vocabulary gets (Longformer on WikiHop: Beltagy et al. 2020, appendix D.1)."""
     question: str | None = None
     """The question about each text that has none of its own, such as raw text."""
     options: list[str] = []
@@ -32,8 +40,25 @@ class ChooseSettings(PooledSettings):
     def given(self) -> Given:
         return Given(question=self.question, options=tuple(self.options))
 
+    @property
+    def is_joined(self) -> bool:
+        return self.form == "joined"
+
+    @property
+    def own_tokens(self) -> tuple[str, ...]:
+        return MARKS if self.is_joined else ()
+
+    @property
+    def one_softmax(self) -> bool:
+        """Whether the windows of a document share a softmax: with memory, they are read one after the other."""
+        return self.is_joined and self.frame != "segments"
+
 
 class ChooseDataset(TaskDataset[ChooseSettings, ChooseExample]):
+    @classmethod
+    def of(cls, settings: ChooseSettings) -> "type[ChooseDataset]":
+        return JoinedDataset if settings.is_joined else cls
+
     def encode(self, examples: Sequence[ChooseExample]) -> list[TaskDocument]:
         options = iter(self.ids([option for example in examples for option in example.options]))
         questions = self.ids([example.question for example in examples])
@@ -94,3 +119,72 @@ class ChooseDataset(TaskDataset[ChooseSettings, ChooseExample]):
         }
         for name, rule in rules.items():
             yield name, {index: np.eye(len(one.options))[rule(one)] for index, one in enumerate(self.examples)}
+
+
+class JoinedDataset(ChooseDataset):
+    """All options in one row: [question] question [/question] [ent] option [/ent] ..., then the text."""
+
+    is_question: ClassVar[bool] = True
+
+    def encode(self, examples: Sequence[ChooseExample]) -> list[TaskDocument]:
+        """The documents of a text have a [SEP] between them."""
+        opens, closes, begin, end = ([mark] for mark in self.own_tokens)
+        questions = self._without_marks([example.question for example in examples])
+        options = iter(self._without_marks([option for example in examples for option in example.options]))
+        texts = iter(self._without_marks([one for example in examples for one in example.documents]))
+        documents = []
+        for example, question in zip(examples, questions, strict=True):
+            text = [part for _ in example.documents for part in ([self.framing.sep], next(texts))][1:]
+            beside = [np.concatenate([opens, question, closes])]
+            beside += [np.concatenate([begin, next(options), end]) for _ in example.options]
+            documents.append(self.document(np.concatenate(text), [beside]))
+        return documents
+
+    def _without_marks(self, texts: Sequence[str]) -> list[Tokens]:
+        """The tokens of texts; a text that spells a mark has none in its place."""
+        return [ids[~np.isin(ids, self.own_tokens)] for ids in self.ids(texts)]
+
+    def _shown(self, parts: list[Sequence[int]], text: int) -> list[Sequence[int]]:
+        """Question and options as one part, each of them cut between its marks to the room beside a window."""
+        limit = self.settings.other_length
+        if limit is None:
+            room = self.settings.sequence_length - self.framing.special(1)
+            limit = longest_of([len(part) for part in parts], room_beside(text, room)) - 2
+        if limit < 1:
+            raise UserError(
+                f"task.sequence_length: {self.settings.sequence_length} leaves no room beside a question and its "
+                f"{len(parts) - 1} options in one row; raise it, or set task.form=rows"
+            )
+        cut = [part if len(part) <= limit + 2 else [*part[: limit + 1], part[-1]] for part in parts]
+        return [[token for part in cut for token in part]]
+
+    def _places(self, member: Member) -> NDArray[np.int64]:
+        """The positions [K] in a row of the options' [ent]."""
+        document = self.documents[member.example]
+        window = document.window(member.window)
+        begin = window.stop - window.start + 1 if self.settings.frame == "segments" else int(self.settings.frame == "")
+        return begin + np.flatnonzero(document.options[0][0] == self.own_tokens[2])
+
+    def units(self, example: int, last_only: bool) -> list[list[Member]]:
+        units = super().units(example, last_only)
+        return [[member for unit in units for member in unit]]
+
+    def targets(self, members: Sequence[Member], rows: Sequence[Row], shape: tuple[int, int]) -> Rows:
+        """places int64 [B, K], of each option's [ent], -1 past the last option; right int64 [B], the right option."""
+        found = [self._places(member) for member in members]
+        places = np.full((len(members), max(map(len, found))), -1)
+        for row, one in zip(places, found, strict=True):
+            row[: len(one)] = one
+        return {"places": places, "right": np.array([self.examples[one.example].label or 0 for one in members])}
+
+    def label_of(self, example: ChooseExample, option: int) -> str:
+        return "unlabelled" if example.label is None else f"right: {example.options[example.label]}"
+
+    def marks(self, row: Rows) -> list[Mark]:
+        place = int(row["places"][0, row["right"][0]])
+        return [Mark(place, place, "right option")]
+
+    def decode(self, example: int, outputs: Outputs) -> NDArray[np.float64]:
+        """The probabilities [K] of the options, from the mean over windows of their logits; `outputs` are [L, 1]."""
+        logits = [values[self._places(Member(example, 0, window)), 0] for (_, window), values in outputs.items()]
+        return softmax(np.mean(logits, axis=0))  # type: ignore[no-any-return]

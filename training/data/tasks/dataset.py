@@ -18,7 +18,7 @@ from tokenizers import Encoding
 from reread.preprocessing.errors import UserError, first_line
 from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.mapped import fingerprint_of
-from reread.preprocessing.tokens.base import read_backend, read_config
+from reread.preprocessing.tokens.base import read_backend, read_config, with_tokens
 from reread.preprocessing.tokens.fast_wordpiece import FastWordPiece
 from reread.preprocessing.tokens.long_text import PIECE_CHARACTERS, cuts_of, grouped, pieces_of
 from reread.training.data.batch import Rows, percentage, spread
@@ -98,6 +98,8 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         self._tokenizer = read_backend(settings.tokenizer / "tokenizer.json")
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        self.own_tokens = with_tokens(self._tokenizer, settings.own_tokens)
+        """The ids of `settings.own_tokens`."""
         vocabulary = self._tokenizer.get_vocab()
         self.vocab_size = len(vocabulary)
         self.embeddings = max(vocabulary.values(), default=-1) + 1
@@ -105,6 +107,11 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         self.special = special_tokens(settings.tokenizer, vocabulary)
         pair = 2 if self._tokenizer.id_to_token(self.special["cls"]) == "<s>" else 1
         self.framing = Framing(settings.frame, self.special["cls"], self.special["sep"], pair)
+
+    @classmethod
+    def of(cls, settings: AnyTask) -> "type[TaskDataset[AnyTask, AnyExample]]":
+        """The class of a dataset with these settings."""
+        return cls
 
     @classmethod
     def open(cls, settings: AnyTask, seed: int, split: str) -> "TaskDataset[AnyTask, AnyExample]":
@@ -128,7 +135,9 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         return md5("\n".join([self.corpus_fingerprint, str(self.seed), settings]).encode()).hexdigest()
 
     def facts(self) -> dict[str, Any]:
-        tokenizer = md5((self.tokenizer_folder / "tokenizer.json").read_bytes()).hexdigest()
+        # With tokens of the task's own, as a run keeps it; else the file itself, whose checksum older runs have
+        kept = self._tokenizer.to_str().encode() if self.own_tokens else None
+        tokenizer = md5(kept or (self.tokenizer_folder / "tokenizer.json").read_bytes()).hexdigest()
         return {"fingerprint": self.corpus_fingerprint, "tokenizer": tokenizer, "documents": len(self)}
 
     def card(self) -> dict[str, Any]:
@@ -182,6 +191,15 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
     @abstractmethod
     def written(self, example: int, prediction: Any) -> dict[str, Any]:
         """A prediction as `reread predict` writes it."""
+
+    @property
+    def lines(self) -> Sequence[Sequence[int]] | None:
+        """The examples of each line that `reread predict` writes; None: each example has a line of its own."""
+        return None
+
+    def best_of(self, members: Sequence[int], predictions: Mapping[int, Any]) -> int:
+        """Which of the examples of one line it shows."""
+        return members[0]
 
     @abstractmethod
     def mistake(self, index: int, prediction: Any) -> Mistake | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,16 @@ class RankSettings(PooledSettings):
 
     may_change = PooledSettings.file_fields | {"irrelevant"}  # which leaves the examples as they are
 
+    beside_tokens: ClassVar[frozenset[str]] = PooledSettings.beside_tokens | {"loss"}
+
     kind: Literal["rank"]
     passages: int | None = Field(default=16, ge=2, le=100_000)
     """Passages of a query that training reads at most, since all of them share a forward pass: relevant ones (at most
     half, if there are enough others) and others, each in the file's order; null: all. Predictions read all."""
+
+    loss: Literal["softmax", "binary"] = "softmax"
+    """`softmax`: one cross entropy over the passages of a query, whose scores only give an order. `binary`: one for
+    each passage, of being relevant or not, so that a score above 0 means that it is."""
 
     irrelevant: float = Field(default=FEW, ge=0, le=1)
     """Share of the training file's queries that may have no relevant passage. Nothing is learned from such a query;

@@ -110,6 +110,11 @@ class TaskSettings(DataSettings):
         return {name: self.model_copy(update={"dev": path}) for name, path in given.items() if path is not None}
 
     @property
+    def own_tokens(self) -> tuple[str, ...]:
+        """Tokens of its own that the task puts into rows; the tokenizer gets those that it lacks."""
+        return ()
+
+    @property
     def travelling(self) -> dict[str, Any]:
         """The fields that an exported model keeps to predict as its run does: all but `file_fields`."""
         return self.model_dump(mode="json", exclude=set(self.file_fields))

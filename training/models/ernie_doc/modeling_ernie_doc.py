@@ -475,8 +475,9 @@ class ErnieDocHead(ErnieDocPreTrainedModel, TaskHead):
     body = ErnieDocModel
 
     def content(self, ids: Tensor) -> tuple[int, int]:
-        """The first part."""
-        return 0, self.ends(ids)[0]
+        """The first part; all that comes before the question, where another model reads that first."""
+        ends = self.ends(ids)
+        return 0, ends[-2] if self.question_first and len(ends) > 1 else ends[0]
 
     def walk(
         self, windows: list[Windows], given: Mapping[str, Any], retrospective: bool

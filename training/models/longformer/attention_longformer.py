@@ -157,6 +157,7 @@ class LongformerSelfAttention(nn.Module):
         self.head_size = config.hidden_size // config.num_attention_heads
         self.dropout = config.attention_probs_dropout_prob
         self.window = window
+        self.shares = getattr(config, "global_attention", "own") == "shared"
         self.query = nn.Linear(config.hidden_size, config.hidden_size)
         self.key = nn.Linear(config.hidden_size, config.hidden_size)
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
@@ -184,9 +185,13 @@ class LongformerSelfAttention(nn.Module):
         return chunks.rows(self._attend(chunks.queries(q), keys[0], keys[1], sight.local(chunks, q)))
 
     def _global(self, hidden: Tensor, positions: Tensor, sight: Sight) -> Tensor:
-        """[B, G, D]: global tokens attend to all tokens, with projections of their own."""
-        q = self.query_global(_take(hidden, positions))
-        return self._attend(q, self.key_global(hidden), self.value_global(hidden), sight.whole(q))
+        """[B, G, D]: global tokens attend to all tokens, with projections of their own, or those of all tokens where
+        `config.global_attention` is "shared"."""
+        query, key, value = self.query_global, self.key_global, self.value_global
+        if self.shares:
+            query, key, value = self.query, self.key, self.value
+        q = query(_take(hidden, positions))
+        return self._attend(q, key(hidden), value(hidden), sight.whole(q))
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         q, k, v = (x.unflatten(-1, (-1, self.head_size)).transpose(1, 2) for x in (q, k, v))

@@ -282,12 +282,13 @@ class LongformerForMaskedLM(LongformerPreTrainedModel):
 
 
 class LongformerHead(LongformerPreTrainedModel, TaskHead):
-    """What Longformer's heads of tasks share: without `global_attention_mask` the task chooses the global tokens."""
+    """What Longformer's heads of tasks share: without `global_attention_mask` the task chooses the global tokens, or
+    there are none if `config.global_attention` is "none"; "shared": they have no projections of their own."""
 
     body = LongformerModel
 
     def encode(self, rows: Mapping[str, Any]) -> Any:
-        if "global_attention_mask" not in rows:
+        if "global_attention_mask" not in rows and getattr(self.config, "global_attention", "own") != "none":
             chosen_tokens = self.global_tokens(rows["input_ids"])
             rows = rows if chosen_tokens is None else {**rows, "global_attention_mask": chosen_tokens.long()}
         return super().encode(rows)
@@ -400,10 +401,14 @@ class LongformerForQuestionAnswering(LongformerHead, ForQuestionAnswering):
 
 
 class LongformerForMultipleChoice(LongformerHead, ForMultipleChoice):
-    """One of several options, with a row for each; what follows the text and its separators is global."""
+    """One of several options, with a row for each; what follows the text and its separators is global. Where all stand
+    in one row, they are global like the question."""
 
     def global_tokens(self, input_ids: Tensor) -> Tensor | None:
-        """Positions from the first token behind the first separator on: RoBERTa puts two there, and BERT one."""
+        """Positions from the first token behind the first separator on: RoBERTa puts two there, and BERT one. Where
+        all options stand in one row, those before it."""
         separators = self.separators(input_ids)
+        if self.joined:
+            return separators.cumsum(1) == 0
         behind = (separators.cumsum(1) > 0) & ~separators
         return behind.int().cummax(dim=1).values.bool()

@@ -1,6 +1,7 @@
 """Longformer: how it is split over tensor-parallel devices, what a step costs, and what pretraining leaves alone."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 from transformers import LongformerConfig
 
@@ -14,7 +15,7 @@ from reread.training.models.longformer.modeling_longformer import (
     LongformerForTokenClassification,
     windows,
 )
-from reread.training.models.spec import ModelSpec
+from reread.training.models.spec import ModelSpec, OwnKey
 
 TENSOR_PLAN = {
     "*.word_embeddings": "vocabulary",
@@ -68,6 +69,9 @@ _USAGE_OF_TASKS = {
 }
 
 
+_GLOBAL_ATTENTION = """Global tokens have projections of their `own`, those that they share with all tokens, or there
+are none (Longformer, section 3.1 and Table 10)."""
+
 SPEC = ModelSpec(
     "longformer",
     LongformerConfig,
@@ -84,6 +88,7 @@ SPEC = ModelSpec(
     TENSOR_PLAN,
     flops,
     longest=longest,
+    own_keys={"global_attention": OwnKey(Literal["own", "shared", "none"], "own", _GLOBAL_ATTENTION)},
     copied=COPIED,
     seldom=tuple(f"*.{name}.*" for name in COPIED),
     one_token_type=True,

@@ -383,9 +383,9 @@ class NezhaHead(NezhaPreTrainedModel, TaskHead):
     body = NezhaModel
 
     def content(self, ids: Tensor) -> tuple[int, int]:
-        """The first part, behind [CLS]; of an answer's row the part after the question."""
+        """The first part, behind [CLS]; what comes after the question, where that is first."""
         ends = self.ends(ids)
-        return (ends[0] + 1, len(ids) - 1) if self.layer == ForQuestionAnswering.layer else (1, ends[0])
+        return (ends[0] + 1, len(ids) - 1) if self.question_first else (1, ends[0])
 
 
 class NezhaForSequenceClassification(NezhaHead, ForSequenceClassification):

@@ -443,10 +443,10 @@ class RanHead(RanPreTrainedModel, TaskHead):
     body = RanModel
 
     def content(self, ids: Tensor) -> tuple[int, int]:
-        """The last part."""
+        """The last part; all that comes after the question, where that is first."""
         known = self.config.sep_token_id is not None
         ends = self.separators(ids).nonzero().flatten().tolist() if known else []
-        return (ends[-1] + 1 if ends else 0), len(ids)
+        return (ends[0 if self.question_first else -1] + 1 if ends else 0), len(ids)
 
 
 class RanForSequenceClassification(RanHead, ForSequenceClassification):
