@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reread.preprocessing.errors import UserError
+from reread.preprocessing.files import open_file
 from reread.preprocessing.input.streams import split_name
 
 logger = logging.getLogger("reread")
@@ -38,7 +39,7 @@ def read_vectors(path: Path, width: int, wanted: Collection[str], first: int) ->
     if path.suffix.lower() == ".zip" or split_name(path.name)[1]:
         raise UserError(f"{path}: is compressed; unpack it, since it is read as text")
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return _read(path, file, width, set(wanted), first)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); it should hold word vectors as text") from None
