@@ -387,7 +387,7 @@ def test_rows_that_cannot_be_fine_tuned_are_refused_before_any_is(
 def test_rows_of_fine_tuning_start_from_the_rows_of_pretraining() -> None:
     """`reread ablate ernie-doc-small` makes the models of `reread ablate ernie-doc-small-imdb`, and so on."""
     tables = {name: recipe_values(name, []).get("ablations") for name in finetuning_recipes()}
-    found = {name: rows for name, rows in tables.items() if rows}
+    found = {name: rows for name, rows in tables.items() if rows and "-small-" in name}
     assert set(found) >= {"ernie-doc-small-imdb", "nezha-small-cmrc2018", "ran-small-arxiv"}
     for name, rows in found.items():
         pretraining = name.rsplit("-", 1)[0]

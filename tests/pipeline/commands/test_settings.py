@@ -176,4 +176,4 @@ def test_the_version_and_the_shells_completion(monkeypatch: pytest.MonkeyPatch) 
     assert result.exit_code == 0 and re.fullmatch(r"reread \S.*\n", result.stdout)
     asked = {"_REREAD_COMPLETE": "complete_bash", "COMP_WORDS": "reread train nezha-base-", "COMP_CWORD": "2"}
     result = CliRunner().invoke(app, prog_name="reread", env=asked)
-    assert result.stdout.split() == ["nezha-base-span", "nezha-base-wwm"]
+    assert result.stdout.split() == ["nezha-base-as-published", "nezha-base-span", "nezha-base-wwm"]

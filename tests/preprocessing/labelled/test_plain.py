@@ -159,7 +159,7 @@ FITTING: dict[tuple[str, str], set[str]] = {
     ("phrases", "jsonl"): {"texts", "dense", "answers", "choices"},
     ("phrases", "tsv"): set(),
     ("phrases", "csv"): {"csv"},
-    ("coreference", "jsonl"): {"texts", "dense", "answers", "choices"},
+    ("coreference", "jsonl"): {"texts", "dense", "tags", "answers", "choices"},
     ("coreference", "conll-2012"): set(),
     **{(task, f"document-per-{what}"): PROSE for task in GIVEN for what in ("line", "file")},
 }

@@ -14,7 +14,7 @@ from reread.training.models.ran.characters_ran import REACH, RanCharacters, char
 from reread.training.models.ran.configuration_ran import RanConfig
 from reread.training.models.ran.modeling_ran import RanForMaskedLM, RanForTokenClassification
 from reread.training.objectives.tag import TagObjective
-from reread.training.objectives.task import _WindowReader
+from reread.training.objectives.task import WindowReader
 from tests.tasks import objective_of, task_values
 
 WORDS = [("Aé", "b", "x" * 40), ("c",)]
@@ -87,7 +87,7 @@ def test_rows_hold_what_the_exported_model_makes_of_words(start: Path) -> None:
         ids = torch.tensor(dataset.documents[index].ids)[None].long()
         whole = objective.model(ids, characters=objective.model.characters_of([one.tokens])).logits[0]
         read: dict[Any, Any] = {}
-        reader = _WindowReader(objective)
+        reader = WindowReader(objective)
         for rows in dataset.passes([index], 8, training=False):
             for row, logits in enumerate(reader.forward(rows).logits):
                 read[0, int(rows["window"][row])] = logits.detach().numpy()[rows["attention_mask"][row] == 1]

@@ -41,7 +41,7 @@ class CoreferenceSettings(TaskSettings):
     spans_per_word: float = Field(default=0.4, gt=0, le=1)
     """Spans that are kept for each word of a document, those with the best mention scores."""
     antecedents: int = Field(default=50, ge=1, le=4096)
-    """Spans before another that are scored as its antecedents by both, those with the best coarse scores."""
+    """Number of spans before another that are scored as its antecedents by both, those with the best coarse scores."""
     head_size: int = Field(default=1000, ge=1, le=16384)
     """Size of the head's layers; Joshi et al. 2019 have 3,000."""
     split: Split = "words"
