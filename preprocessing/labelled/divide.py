@@ -5,6 +5,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
+from filecmp import cmp
 from hashlib import md5
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -119,9 +120,24 @@ def parts_of(hashes: NDArray[np.uint64], kinds: NDArray[np.int64] | None, shares
 
 
 def _write(records: Records, part: NDArray[np.int64], targets: Sequence[Path]) -> None:
-    with writing(targets[0].parent), ExitStack() as stack:
+    hidden = [unfinished(target) for target in targets]
+    with writing(targets[0].parent):
         targets[0].parent.mkdir(parents=True, exist_ok=True)
-        files = [stack.enter_context(synced(unfinished(target))) for target in targets]
+        try:
+            _write_parts(records, part, hidden)
+            for target, new in zip(targets, hidden, strict=True):
+                if target.exists() and not cmp(target, new, shallow=False):
+                    raise UserError(f"{target}: exists and holds other records; delete it, or give another --out")
+            for target, new in zip(targets, hidden, strict=True):
+                move(new, target)
+        finally:
+            for new in hidden:
+                new.unlink(missing_ok=True)
+
+
+def _write_parts(records: Records, part: NDArray[np.int64], paths: Sequence[Path]) -> None:
+    with ExitStack() as stack:
+        files = [stack.enter_context(synced(path)) for path in paths]
         for file in files:
             file.write(records.before)
         begun = set[int]()
@@ -130,11 +146,3 @@ def _write(records: Records, part: NDArray[np.int64], targets: Sequence[Path]) -
             begun.add(number)
         for file in files:
             file.write(records.after)
-    with writing(targets[0].parent):
-        different = [one for one in targets if one.exists() and one.read_bytes() != unfinished(one).read_bytes()]
-        if different:
-            for target in targets:
-                unfinished(target).unlink()
-            raise UserError(f"{different[0]}: exists and holds other records; delete it, or give another --out")
-        for target in targets:
-            move(unfinished(target), target)

@@ -1,42 +1,31 @@
 """`coreference`: the mentions of a document, in clusters that each name one thing."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
-from reread.preprocessing.labelled.examples import Example, Split
+from reread.preprocessing.labelled.examples import Split
 from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.line import TaskLine
 from reread.preprocessing.labelled.tasks.tag import IDEOGRAPH
-from reread.preprocessing.labelled.words import split
+from reread.preprocessing.labelled.words import SplitText
 
 Span = tuple[int, int]
 """[start, end)"""
 Cluster = tuple[Span, ...]
-_split = lru_cache(maxsize=64)(split)
-"""Words take twenty times the memory of their text, so those of the last few documents alone are kept."""
 
 
 @dataclass(frozen=True, slots=True)
-class CoreferenceExample(Example):
+class CoreferenceExample(SplitText):
     """A document and its clusters of mentions; `coreference_example` and `of_tokens` check them."""
 
-    text: str
-    into: Split
-    """What its words are."""
     clusters: tuple[Cluster, ...] | None = None
     """The characters of each mention, those of one mention too. None: unlabelled."""
 
     @property
-    def words(self) -> tuple[str, ...]:
-        return _split(self.text, self.into)[0]
-
-    @property
     def spans(self) -> list[Span]:
         """The characters of each word."""
-        words, starts = _split(self.text, self.into)
-        return [(start, start + len(word)) for word, start in zip(words, starts, strict=True)]
+        return [(start, start + len(word)) for word, start in zip(self.words, self.starts, strict=True)]
 
     @property
     def linked(self) -> tuple[Cluster, ...]:
@@ -46,18 +35,6 @@ class CoreferenceExample(Example):
     @property
     def target(self) -> tuple[Cluster, ...] | None:
         return self.clusters
-
-    @property
-    def texts(self) -> dict[str, str]:
-        return {"text": self.text}
-
-    @property
-    def content(self) -> Hashable:
-        return self.text
-
-    @property
-    def rows(self) -> list[tuple[str, ...]]:
-        return [(self.text,)]
 
 
 def coreference_example(

@@ -1,38 +1,32 @@
 """`phrases`: the key phrases of a document, runs of its words."""
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator
 
-from reread.preprocessing.labelled.examples import Example, Notes, Split
+from reread.preprocessing.labelled.examples import Notes, Split
 from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.line import TaskLine
-from reread.preprocessing.labelled.words import split
+from reread.preprocessing.labelled.words import SplitText, split
 
 Phrase = tuple[str, ...]
 """The words of a phrase in lower case, by which phrases are compared."""
 ABSENT = -1
 """The place of a phrase that its text does not hold."""
 _SEPARATOR = re.compile("[;；]")
-_split = lru_cache(maxsize=64)(split)
-"""Words take twenty times the memory of their text, so those of the last few documents alone are kept."""
 _SHOWN = 60
 """Characters of a wrong phrase that its line shows."""
 
 
 @dataclass(frozen=True, slots=True)
-class PhrasesExample(Example):
+class PhrasesExample(SplitText):
     """A document and its key phrases; `phrases_example` makes it."""
 
     misplaced = ("texts", "a key phrase that they do not hold", "phrases")
 
-    text: str
-    into: Split
-    """What its words are."""
     phrases: tuple[str, ...] | None = None
     """As the file has them, without those that are empty or stand twice. None: unlabelled."""
     keys: tuple[Phrase, ...] = ()
@@ -41,22 +35,13 @@ class PhrasesExample(Example):
     """The first word of the first occurrence of each phrase, or `ABSENT`."""
 
     @property
-    def words(self) -> tuple[str, ...]:
-        return _split(self.text, self.into)[0]
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        """The character of the text at which each word begins."""
-        return _split(self.text, self.into)[1]
-
-    @property
     def lower(self) -> Phrase:
         """The words in lower case."""
         return tuple(map(str.lower, self.words))
 
     def span(self, first: int, count: int) -> tuple[int, int]:
         """The characters [start, end) of `count` words."""
-        words, starts = _split(self.text, self.into)
+        words, starts = self.words, self.starts
         last = first + count - 1
         return starts[first], starts[last] + len(words[last])
 
@@ -65,20 +50,8 @@ class PhrasesExample(Example):
         return self.phrases
 
     @property
-    def texts(self) -> dict[str, str]:
-        return {"text": self.text}
-
-    @property
     def others(self) -> dict[str, str]:
         return {f"key phrase {number}": phrase for number, phrase in enumerate(self.phrases or (), 1)}
-
-    @property
-    def content(self) -> Hashable:
-        return self.text
-
-    @property
-    def rows(self) -> list[tuple[str, ...]]:
-        return [(self.text,)]
 
     @property
     def problem(self) -> str | None:
