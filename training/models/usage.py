@@ -105,11 +105,7 @@ for place in scores.argsort(descending=True).tolist():
     print(scores[place].item(), passages[place])
 ```"""
 
-_PHRASES = """The most probable phrases of a text, with transformers' class for tags; its pipeline reads tags, not
-phrases. `word_starts` says at which tokens words begin:
-
-```python
-import re
+_WORD_STARTS = """import re
 
 import torch
 
@@ -119,7 +115,16 @@ begins = {word.start() for word in words}
 row = tokenizer(text, return_offsets_mapping=True, return_tensors="pt")
 offsets = row.pop("offset_mapping")[0].tolist()
 starts = torch.tensor([[int(not begins.isdisjoint(range(*part))) for part in offsets]])
-with torch.no_grad():
+"""
+
+_PHRASES = (
+    """The most probable phrases of a text, with transformers' class for tags; its pipeline reads tags, not
+phrases. `word_starts` says at which tokens words begin:
+
+```python
+"""
+    + _WORD_STARTS
+    + """with torch.no_grad():
     p = model.eval()(**row, word_starts=starts).logits[0].sigmoid()  # [tokens, words of the phrase - 1]
 for number in p.flatten().argsort(descending=True).tolist()[:5]:
     token, more = divmod(number, p.shape[1])
@@ -127,22 +132,16 @@ for number in p.flatten().argsort(descending=True).tolist()[:5]:
     if first + more < len(words):
         print(p[token, more].item(), text[words[first].start() : words[first + more].end()])
 ```"""
+)
 
-_COREFERENCE = """The clusters of the mentions of a text, with the class that transformers keeps for another use.
+_COREFERENCE = (
+    """The clusters of the mentions of a text, with the class that transformers keeps for another use.
 `word_starts` says at which tokens words begin:
 
 ```python
-import re
-
-import torch
-
-text = "A text."
-words = list(re.finditer(r"UNIT", text))
-begins = {word.start() for word in words}
-row = tokenizer(text, return_offsets_mapping=True, return_tensors="pt")
-offsets = row.pop("offset_mapping")[0].tolist()
-starts = torch.tensor([[int(not begins.isdisjoint(range(*part))) for part in offsets]])
-with torch.no_grad():
+"""
+    + _WORD_STARTS
+    + """with torch.no_grad():
     output = model.eval()(**row, word_starts=starts)
 clusters = {}  # the number of each span -> its cluster
 for number, antecedent in enumerate(output.antecedents[0].tolist()):
@@ -153,6 +152,7 @@ for number, cluster in clusters.items():
     if number == cluster[0] and len(cluster) > 1:
         print([spans[one] for one in cluster])
 ```"""
+)
 
 _UNITS = {"words": r"[^\W_\u3400-\u9fff]+|\S", "blanks": r"\S+", "characters": r"\S"}
 """`task.split` -> the pattern of a unit of text."""

@@ -1,5 +1,6 @@
 """Fine-tuning: the clusters of mentions of a document."""
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,10 @@ class CoreferenceObjective(TaskObjective[CoreferenceSettings]):
         first = next(iter(self.dataset.longest(self.settings.micro_batch, self.settings.global_batch)))
         return [(0, rows) for rows in first]  # whose states are kept up to the last
 
-    held: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
-    """Of the documents of this pass, or of the group with memory, the states of words and the mentions."""
+    @cached_property
+    def held(self) -> dict[int, tuple[list[Tensor], list[Tensor]]]:
+        """Of the documents of this pass, or of the group with memory, the states of words and the mentions."""
+        return {}
 
     def _hold(self, output: Any, rows: Rows) -> None:
         key = "lane" if "lane" in rows else "example"
