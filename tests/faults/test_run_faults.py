@@ -348,10 +348,10 @@ def damaged_while_training(how: str, rank: int) -> None:
         corpus = self.dataset.corpus
         for number in range(corpus.blocks):
             corpus.map(number)
-        self.mesh.gather()
+        self.mesh.gather(0)
         if rank == 0:
             damage(shard_of(Path(self.settings.data.corpus), -1), how)
-        self.mesh.gather()
+        self.mesh.gather(0)
 
     trainer.Trainer._load_checkpoint = and_damage  # type: ignore[method-assign]
 

@@ -59,7 +59,7 @@ class Mesh:
         return tensor.to(self.device, non_blocking=True)
 
     def gather(self, *values: int) -> list[tuple[int, ...]]:
-        """The `values` of every process, in rank order; collective, so it is a barrier too."""
+        """The `values` of every process, at least one, in rank order; collective, so it is a barrier too."""
         if self.world == 1:
             return [values]
         mine = torch.tensor(values, dtype=torch.int64, device=self.device)
