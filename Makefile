@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # One exact torch build, CPU by default; a cluster sets TORCH to its own (docs/install.md: which builds run on V100).
 TORCH ?= torch==2.13.0
 
-.PHONY: quickstart test test-fast test-versions test-extras transformers-suite fuzz checks named docs format constraints \
+.PHONY: quickstart test test-long test-fast test-versions test-extras transformers-suite fuzz checks named docs format constraints \
 	notebooks dist gpu gpus peers slurm horovod horovod-wheel build-horovod apex clean
 
 # OVERRIDES="train.steps=200" changes settings of the recipe.
@@ -16,11 +16,15 @@ quickstart: $(READY)
 
 # Two workers more than cores, since many tests wait, Slurm's most. TESTS=tests/pipeline runs some of them.
 test: $(READY)
-	$(PYTHON) -m pytest -n $$(($$(nproc) < 6 ? $$(nproc) + 2 : 8)) --dist loadfile --no-loadscope-reorder $(TESTS)
+	$(PYTHON) -m pytest -n $$(($$(nproc) < 6 ? $$(nproc) + 2 : 8)) --dist loadfile --no-loadscope-reorder -m "not long" $(TESTS)
+
+# What a model learns, what the claims' scripts compute, and both GPU scripts at toy sizes: five minutes on two cores.
+test-long: $(READY)
+	$(PYTHON) -m pytest -n logical --maxprocesses 8 --dist load -m long tests
 
 # While changing something: no processes are started, and hypothesis tries few examples.
 test-fast: $(READY)
-	REREAD_EXAMPLES=10 $(PYTHON) -m pytest -n logical --maxprocesses 8 --dist loadfile -m "not slow" tests/preprocessing tests/pipeline tests/training
+	REREAD_EXAMPLES=10 $(PYTHON) -m pytest -n logical --maxprocesses 8 --dist loadfile -m "not slow and not long" tests/preprocessing tests/pipeline tests/training
 
 # The fast tests on the oldest and the newest of these versions that runs here, each in an environment of its own. A
 # pythonX.Y that only prints an error, as pyenv's does for a version that is not chosen, is not here: with pyenv

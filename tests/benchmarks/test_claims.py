@@ -125,6 +125,7 @@ def skimmed(tmp_path: Path, side: str, steps: int) -> dict[str, float]:
     return experiment.run(side, 0, tmp_path)
 
 
+@pytest.mark.long
 def test_reading_twice_reaches_all_segments_with_enhanced_recurrence_and_one_a_layer_with_shifted(
     objectives: None, tmp_path: Path
 ) -> None:
@@ -140,6 +141,7 @@ def test_reading_twice_reaches_all_segments_with_enhanced_recurrence_and_one_a_l
     assert max(once["1"], once["2"]) < 2 * CHANCE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("review", [True, False])
 def test_tokens_find_what_any_window_holds_with_memory_review_alone(
     objectives: None, tmp_path: Path, review: bool

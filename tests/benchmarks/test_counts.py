@@ -23,6 +23,7 @@ def test_a_step_asks_for_no_more_than_it_did(name: str) -> None:
         assert figures[figure] < 1.05 * most, figure
 
 
+@pytest.mark.long
 def test_the_kernels_save_what_they_are_for() -> None:
     """Of nezha-base three fifths of the launches and a third of the bytes, and of the update all but three launches."""
     (model,) = [model for model in OURS if model.name == "nezha-base 512"]

@@ -198,6 +198,7 @@ def test_idle_time_is_that_before_a_kernel_by_the_phase_that_launched_it() -> No
     assert found == pytest.approx({"forward": 1 + 6, "backward": 4, "update": 10})
 
 
+@pytest.mark.long
 def test_results_are_kept_as_they_come_and_the_table_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

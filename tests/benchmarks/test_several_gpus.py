@@ -53,6 +53,7 @@ def sum_by_horovod(rank: int, port: int, log: str) -> None:
     several.as_rank("horovod")
 
 
+@pytest.mark.long
 def test_toy_sizes_agree_on_two_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,6 +37,7 @@ def test_the_table_of_tuned_claims_is_what_the_results_give() -> None:
     ) == tuned_table.page(RESULTS)
 
 
+@pytest.mark.long
 def test_the_tuned_results_are_of_the_settings_that_the_recipes_have() -> None:
     assert tuned.current(RESULTS, SEEDS) == RESULTS
 
@@ -164,6 +165,7 @@ def test_a_key_is_of_the_settings_and_not_of_their_order(tmp_path: Path, monkeyp
     assert keys[0] == keys[1] != keys[2]
 
 
+@pytest.mark.long
 def test_a_row_is_pretrained_once_and_scored_on_each_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks are of one size here, so the mean of their scores is the score of all test texts."""
     (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")

@@ -73,6 +73,7 @@ def test_c3_has_each_option_once(name: str, documents: int, sizes: dict[int, int
     assert all(len(set(example.options)) == len(example.options) for example in found)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_peoples_daily_has_all_sentences() -> None:
     found = examples("zh_peopledaily_ner/train.txt.xz", "tag")

@@ -16,6 +16,7 @@ from tests.conftest import document_values, extra, longformer_values, ran_values
 MODELS = {"nezha": train_values, "ernie_doc": document_values, "ran": ran_values, "longformer": longformer_values}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(MODELS))
 def test_a_step_gives_the_same_weights(name: str, sample_corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:

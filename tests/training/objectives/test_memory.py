@@ -133,6 +133,7 @@ def sentences(generator: np.random.Generator, count: int, *, ordered: bool) -> D
     return made
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_order_of_chunks_is_learned_where_the_text_shows_it(tmp_path: Path) -> None:
     """One or two segments and up to 2 chunks give 3 classes: one chunk (1/2), in order or swapped (1/4 each).

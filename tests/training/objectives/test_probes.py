@@ -13,7 +13,7 @@ from reread.training.run.metrics import read_metrics
 from reread.training.trainer import Trainer
 from tests.tasks import task_values, write_lines, write_tokenizer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 ROOM = 8
 """Words of text in a window."""

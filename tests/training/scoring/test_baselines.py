@@ -65,6 +65,7 @@ def test_the_clause_baseline_on_cmrc_and_drcd() -> None:
         assert answer_f1(gold, predicted, "squad") == pytest.approx(squad, abs=0.05)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_known_entities_of_peoples_daily() -> None:
     sentences = peoples_daily()
@@ -81,6 +82,7 @@ def test_without_scikit_learn_the_bag_is_one_line(monkeypatch) -> None:
         BagOfGrams(["甲", "乙"], ["0", "1"], unit="char")
 
 
+@pytest.mark.long
 def test_the_bag_of_characters_on_chnsenticorp() -> None:
     extra("baselines", "sklearn")
     train, dev = rows("zh_chnsenticorp/train.tsv.xz"), rows("zh_chnsenticorp/dev.tsv.xz")

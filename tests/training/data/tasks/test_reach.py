@@ -105,6 +105,7 @@ def test_the_ceiling_is_the_best_of_all_spans_that_a_prediction_may_be(
     assert f"em {100 * (gold in spans):.2f}" in line and f"f1 {100 * best:.2f}" in line
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_ceiling_of_cmrc2018_counts_all_its_answers(tmp_path: Path) -> None:
     """By an enumeration of all spans of at most 30 tokens, in the metric's normal form written anew, 581 answers are
