@@ -4,9 +4,10 @@ import logging
 import math
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from types import FrameType
@@ -40,6 +41,7 @@ from reread.training.run.files import RunFile
 from reread.training.run.history import close_attempt
 from reread.training.run.metrics import MetricsLog, progress_line
 from reread.training.run.model import RunModel, new_run_model, read_run_model, write_run_model
+from reread.training.run.passes import ChooseShare, pass_share
 from reread.training.run.progress import ProgressFigures
 from reread.training.run.state import Best, RunState, run_state
 from reread.training.run.threads import use_threads
@@ -63,11 +65,12 @@ def train(
     run: Path,
     prepared: AbstractContextManager[None] | None = None,
     choose_auto: ChooseAuto | None = None,
+    choose_share: ChooseShare | None = None,
 ) -> None:
     """Train to `settings.steps`, from the last checkpoint in `run` if there is one.
 
     `prepared` is entered when all processes have joined; a `UserError` from it ends all of them. `choose_auto` gives
-    values to the settings that are `auto`.
+    values to the settings that are `auto`, `choose_share` the cost of a pass by which a new run cuts micro-batches.
 
     Raises `UserError` for settings that cannot work or do not fit into memory, and `SystemExit(STOPPED)` after SIGTERM.
     """
@@ -79,7 +82,7 @@ def train(
                 stack.enter_context(prepared or nullcontext())
                 if mesh.rank == 0:
                     close_attempt(run)
-            _train_watched(settings, run, mesh, choose_auto)
+            _train_watched(settings, run, mesh, choose_auto, choose_share)
     except RuntimeError as error:
         if not _lost_a_process(error):
             raise
@@ -89,7 +92,9 @@ def train(
         close_mesh()
 
 
-def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh, choose_auto: ChooseAuto | None) -> None:
+def _train_watched(
+    settings: TrainSettings, run: Path, mesh: Mesh, choose_auto: ChooseAuto | None, choose_share: ChooseShare | None
+) -> None:
     progress = Progress()
     auto = AutoSettings(choose_auto, smallest_memory(mesh)) if choose_auto and settings.automatic else None
     attempt = mesh.gather(secrets.randbits(62))[0][0]
@@ -102,11 +107,15 @@ def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh, choose_auto: 
             data = open_together(settings, run, mesh)
             with mesh.together():
                 trainer = Trainer(settings, run, mesh, progress, auto, data)
-            threads = use_threads(settings, run, trainer.begun, mesh)
+            chosen: dict[str, dict[str, Any]] = {"threads": use_threads(settings, run, trainer.begun, mesh)}
+            if trainer.objective.cuts_by_length:
+                share = pass_share(run, trainer.begun, mesh, trainer.share_by(choose_share))
+                trainer.objective.pass_share = share
+                chosen["passes"] = {"share": share}
             with mesh.together():
                 if mesh.rank == 0:
                     with writing(run):
-                        keep_auto(run, threads=threads)
+                        keep_auto(run, **chosen)
             trainer.train()
         except RuntimeError as error:
             if _out_of_memory(error):
@@ -196,6 +205,13 @@ class Trainer:
         if self.begun and RunFile.MODEL.of(self.run).exists():
             return read_run_model(self.run, settings)
         return continued_model(settings, self.dataset) if settings.from_run else new_run_model(settings, self.dataset)
+
+    def share_by(self, choose: ChooseShare | None) -> Callable[[], float] | None:
+        """What chooses the cost of a pass of this run."""
+        if choose is None:
+            return None
+        dtype = resolve_precision(self.settings.precision, self.mesh.device)
+        return partial(choose, self.settings, self.kept.config, self.mesh, dtype, self.dataset)
 
     def train(self) -> None:
         # Begin the run, or go on from its last checkpoint.

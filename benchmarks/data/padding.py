@@ -8,9 +8,10 @@ one process: 180 x 60 as nezha-base has them, 32 x 16 as a small run; segments 6
 that skim. "evenness" is the mean of the slots that 8 processes compute in a step, over the most: the others wait for
 that one.
 
-The second table has CPU seconds of a training step of a small NEZHA, 4 x 256, the sides in turns; set
-OMP_NUM_THREADS=1. They read the same rows, which differ from step to step, so the means are compared. With
-`--device cuda` it is nezha-base on one GPU; `--pass-shares 0.004 0.03 0.1` shows what PASS_SHARE should be there.
+The second table has CPU milliseconds of a training step of small NEZHAs (layers x width, rows x micro-batch), the sides
+in turns; set OMP_NUM_THREADS=1. They read the same rows, which differ from step to step; medians are compared.
+"chosen" is the cost of a pass that a run chooses (pipeline/estimate/passes.py). With `--device cuda` it is nezha-base
+on one GPU; `--pass-shares 0.004 0.03 0.1` shows what would be best there.
 """
 
 import sys
@@ -21,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import tempfile
 from collections.abc import Iterator
 from itertools import islice
+from statistics import median
 from typing import NamedTuple
 from unittest.mock import patch
 
@@ -28,23 +30,22 @@ import numpy as np
 
 from benchmarks.harness import heading, in_turns, parser, row, seconds
 from benchmarks.trainer_steps import TrainerSteps
+from reread.pipeline.estimate.passes import choose_pass_share
 from reread.preprocessing.corpus import Corpus
 from reread.preprocessing.errors import one_line
 from reread.training.config import TrainSettings
 from reread.training.data.batch import Rows
-from reread.training.data.rows import trimming
 from reread.training.data.rows.samples import RowSettings, Samples
 from reread.training.data.rows.segments import Segments, SegmentSettings
-from reread.training.data.rows.trimming import micro_batches, pieces, trimmed
+from reread.training.data.rows.trimming import PASS_SHARE, micro_batches, pieces, trimmed
 from reread.training.objectives.objective import Objective
 
 PROCESSES = 8
 SIZES = ((180, 60), (32, 16))
 SEGMENTS = (64, 16)
-TIMED = {"cpu": (32, 16), "cuda": (180, 60)}
-SMALL = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}
-BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
-UNTRIMMED = "untrimmed"
+TIMED = {"cpu": ((2, 32, 8, 8), (2, 128, 8, 8), (4, 256, 32, 16)), "cuda": ((12, 768, 180, 60),)}
+"""Layers, width, rows of a step and of a micro-batch."""
+UNTRIMMED, CHOSEN = "untrimmed", "chosen"
 APART = 8
 """Steps of lanes between two that are counted, in which documents end and others begin."""
 
@@ -104,40 +105,63 @@ def shares(folder: Path, lengths: list[int], steps: int) -> None:
 
 
 class Side:
-    """Training steps of one process, one by one; `pass_share` None: untrimmed."""
+    """Training steps of one process, one by one."""
 
-    def __init__(self, settings: TrainSettings, run: Path, device: str, pass_share: float | None) -> None:
-        self.steps, self.device, self.pass_share = TrainerSteps(settings, run, device), device, pass_share
+    def __init__(self, settings: TrainSettings, run: Path, device: str, pass_share: float | str) -> None:
+        self.steps, self.device, self.untrimmed = TrainerSteps(settings, run, device), device, pass_share == UNTRIMMED
+        objective, self.passes = self.steps.trainer.objective, 0
+        if pass_share == CHOSEN:
+            choose = self.steps.trainer.share_by(choose_pass_share)
+            objective.pass_share = choose() if choose else PASS_SHARE
+        elif isinstance(pass_share, float):
+            objective.pass_share = pass_share
+        self.share = objective.pass_share
+        self.steps.trainer.assembly.model.register_forward_hook(self._count)
         self.window = self.steps.window()
+
+    def _count(self, *_: object) -> None:
+        self.passes += 1
 
     def step(self) -> float:
         """CPU seconds; on a GPU seconds of the clock."""
         batch = next(self.steps.batches)
-        untrimmed = patch.object(Objective, "padding_counts", self.pass_share is None)
-        with untrimmed, patch.object(trimming, "PASS_SHARE", self.pass_share):
+        with patch.object(Objective, "padding_counts", self.untrimmed):
             return seconds(lambda: self.steps.step(batch, self.window), self.device)
 
 
-def time_steps(corpus: Path, length: int, rounds: int, device: str, pass_shares: list[float]) -> None:
+def time_steps(
+    corpus: Path, length: int, size: tuple[int, int, int, int], rounds: int, device: str, pass_shares: list[float]
+) -> None:
+    layers, width, rows, micro_batch = size
+    shape = {"num_hidden_layers": layers, "hidden_size": width, "intermediate_size": 4 * width}
     values = {
-        "model": {"type": "nezha", **(BASE if device == "cuda" else SMALL), "max_relative_position": None},
+        "model": {
+            "type": "nezha",
+            **shape,
+            "num_attention_heads": 12 if width == 768 else 4,
+            "max_relative_position": None,
+        },
         "data": {"corpus": corpus, "sequence_length": length},
         "steps": 1000,
-        "global_batch": TIMED[device][0],
-        "micro_batch": TIMED[device][1],
+        "global_batch": rows,
+        "micro_batch": micro_batch,
         "optimizer": {"learning_rate": 1e-4},
         "peak_tflops": 1.0,
     }
     settings = TrainSettings.parse(values, "benchmark")
     with tempfile.TemporaryDirectory() as temporary:
-        shares = {UNTRIMMED: None} | {f"trimmed, {share:.4g} of a pass": share for share in pass_shares}
-        sides = {name: Side(settings, Path(temporary) / name, device, share) for name, share in shares.items()}
+        shares: list[float | str] = [UNTRIMMED, *pass_shares, CHOSEN]
+        sides = {str(share): Side(settings, Path(temporary) / str(share), device, share) for share in shares}
         taken = in_turns({name: side.step for name, side in sides.items()}, 1 + rounds)
         for side in sides.values():
             side.steps.batches.close()
     for name, found in taken.items():
-        warm, theirs = sum(found[1:]), sum(taken[UNTRIMMED][1:])
-        row(corpus.name, length, name, f"{warm / rounds:.3f}", f"{theirs / warm:.2f}x")
+        warm, theirs = median(found[1:]), median(taken[UNTRIMMED][1:])
+        side, label = sides[name], f"{layers} x {width}, {rows} x {micro_batch}"
+        passes = side.passes / (1 + rounds)
+        share = "" if side.untrimmed else f"{side.share:.3f}"
+        figures = f"{passes:.2f}", f"{1e3 * warm:.1f}", f"{theirs / warm:.2f}x"
+        row(corpus.name, length, label, name if share == "" or name == CHOSEN else "", share, *figures)
 
 
 @one_line()
@@ -148,18 +172,18 @@ def main() -> None:
     arguments.add_argument("--steps", type=int, default=8)
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    arguments.add_argument("--pass-shares", nargs="+", type=float, default=[trimming.PASS_SHARE])
+    arguments.add_argument("--pass-shares", nargs="+", type=float, default=[PASS_SHARE])
     options = arguments.parse_args()
     heading("corpus", "data", "length", "rows", "text", "trimmed", "passes", "trimmed", "evenness")
     for folder in options.corpora:
         shares(folder, options.lengths, options.steps)
     if options.rounds:
-        rows, size = TIMED[options.device]
-        print(f"\n{rows} rows, micro-batches of {size}, the mean of {options.rounds} steps of each side\n")
-        heading("corpus", "length", "side", "seconds a step", "faster")
+        print(f"\nThe median of {options.rounds} steps of each side\n")
+        heading("corpus", "length", "model, rows", "side", "cost of a pass", "passes", "ms a step", "faster")
         for folder in options.corpora:
             for length in options.lengths:
-                time_steps(folder, length, options.rounds, options.device, options.pass_shares)
+                for size in TIMED[options.device]:
+                    time_steps(folder, length, size, options.rounds, options.device, options.pass_shares)
 
 
 if __name__ == "__main__":

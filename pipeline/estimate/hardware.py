@@ -56,6 +56,11 @@ GAP_SECONDS = 6e-6
 """Time that a GPU waits, on average, before it begins a kernel. On an H100 steps of four models were 4.5 to 10 us a
 launch longer than all of their kernels (docs/lab-log.md)."""
 
+CPU_LAUNCH_BYTES = 100_000
+"""Bytes that a CPU core reads and writes for operations, forward and backward, in the time that torch takes for one
+beside them, 22 us. Fitted to the passes of 37 small models (docs/lab-log.md), whose time it explains better than FLOPs
+do."""
+
 LATENCY = {"nvlink": 3.4e-6, "pcie": 5.7e-6, "ib": 14e-6, "eth": 50e-6}
 """Seconds a step of a ring: the constants that NCCL chooses its algorithms by (tuning.cc, Ring/Simple). `ib` is any
 network with RDMA, RoCE too; `eth`, through the host's sockets, is an assumption."""
@@ -127,6 +132,16 @@ def gpu_like(memory: int, dtype: torch.dtype) -> Gpu:
     gib = memory / GIB
     nearest_gpu = min(GPUS.values(), key=lambda gpu: abs(gpu.memory_gib - gib))
     return replace(nearest_gpu, name=f"a device of {gib:.1f} GiB", memory_gib=gib, dtype=dtype)
+
+
+def gpu_of_kind(device: str, memory: int) -> Gpu | None:
+    """The GPU in the table of the family that CUDA's name of a device of `memory` bytes has, else None."""
+    family = next((family for family in PEAK_TFLOPS if family in device), None)
+    if family is None:
+        return None
+    kind = family.lower().replace(" ", "-")
+    found = [gpu for gpu in GPUS.values() if gpu.name.startswith(kind)]
+    return min(found, key=lambda gpu: abs(gpu.memory_gib * GIB - memory))
 
 
 @dataclass(frozen=True)

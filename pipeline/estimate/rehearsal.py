@@ -263,14 +263,7 @@ def rehearse(
     whose longest are taken; rows of text are full. `divided_over`: the number of data-parallel processes over which the
     optimiser's state is divided. Raises `UserError` where the model does not divide by `tensor`.
     """
-    settings = settings.model_copy(
-        update={
-            "micro_batch": micro_batch,
-            "activation_checkpointing": checkpointing,
-            # a task's decides how often a step can hold the longest example
-            "global_batch": settings.global_batch if settings.data.is_task else micro_batch,
-        }
-    )
+    settings = _one_micro_batch(settings, micro_batch, checkpointing)
     ledger = Ledger()
     with (
         as_on(kernels, ledger),
@@ -288,6 +281,34 @@ def rehearse(
             memory_a_lane=memory // settings.data.lanes(micro_batch),
             **step,
         )
+
+
+def rehearsed_pass(
+    settings: TrainSettings,
+    config: PretrainedConfig,
+    dtype: torch.dtype,
+    *,
+    tensor: int,
+    kernels: Literal["gpu", "cpu"],
+    dataset: Dataset[Any],
+) -> Mapping[str, Work]:
+    """The work by kind of a full micro-batch, forward and backward: `rehearse` without the optimiser's step."""
+    settings, ledger = _one_micro_batch(settings, settings.micro_batch, settings.activation_checkpointing), Ledger()
+    with as_on(kernels, ledger), _assembled(settings, config, dtype, tensor, kernels, dataset, 1) as assembly, ledger:
+        _micro_batch(assembly, ledger)
+        return dict(ledger.work)
+
+
+def _one_micro_batch(settings: TrainSettings, micro_batch: int, checkpointing: bool) -> TrainSettings:
+    """The settings of a step that is one micro-batch."""
+    return settings.model_copy(
+        update={
+            "micro_batch": micro_batch,
+            "activation_checkpointing": checkpointing,
+            # a task's decides how often a step can hold the longest example
+            "global_batch": settings.global_batch if settings.data.is_task else micro_batch,
+        }
+    )
 
 
 def assembled_state(
@@ -348,6 +369,17 @@ def step_by_lists(optimizer: torch.optim.Optimizer) -> None:
 
 def _step(assembly: Assembly, ledger: Ledger) -> dict[str, Any]:
     """Run a micro-batch and the optimiser's step; the fields of `Footprint` that follow from them."""
+    begin = ledger.live
+    micro_batch = _micro_batch(assembly, ledger)
+    ledger.work.clear()
+    assembly.buckets.squared_norm()
+    assembly.update(1.0, 1.0)
+    assembly.buckets.zero()
+    return micro_batch | {"update": ledger.since(begin), "update_work": summed([*ledger.work.values()])}
+
+
+def _micro_batch(assembly: Assembly, ledger: Ledger) -> dict[str, Any]:
+    """Run a micro-batch; the fields of `Footprint` that follow from it."""
     buckets, at_encoder = assembly.buckets, [0]
     assembly.model.base_model.register_forward_hook(lambda *_: at_encoder.__setitem__(0, ledger.live))
     begin = ledger.live
@@ -364,7 +396,7 @@ def _step(assembly: Assembly, ledger: Ledger) -> dict[str, Any]:
             loss.backward()
     del loss
     buckets.finish()
-    micro_batch: dict[str, Any] = {
+    return {
         "activations": at_encoder[0] - begin,
         "head": kept + begin - at_encoder[0],
         "working": ledger.since(begin) - kept,
@@ -373,11 +405,6 @@ def _step(assembly: Assembly, ledger: Ledger) -> dict[str, Any]:
         "tensor_bytes": ledger.reduced - reduced,
         "tensor_calls": ledger.calls - calls,
     }
-    ledger.work.clear()
-    buckets.squared_norm()
-    assembly.update(1.0, 1.0)
-    buckets.zero()
-    return micro_batch | {"update": ledger.since(begin), "update_work": summed([*ledger.work.values()])}
 
 
 def _slots(batch: Any) -> int:

@@ -5,9 +5,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reread.pipeline.estimate.hardware import GAP_SECONDS, LAUNCH_SECONDS, REACHED, UPDATE_SHARE, Cluster, Gpu
+from reread.pipeline.estimate.hardware import (
+    CPU_LAUNCH_BYTES,
+    GAP_SECONDS,
+    LAUNCH_SECONDS,
+    REACHED,
+    UPDATE_SHARE,
+    Cluster,
+    Gpu,
+)
 from reread.pipeline.estimate.rehearsal import Footprint
-from reread.pipeline.estimate.work import Work
+from reread.pipeline.estimate.work import Work, summed
 
 PRODUCTS, MEMORY = "products", "memory"
 _BOUND_OF = {"products": PRODUCTS, "attention": "attention"}
@@ -138,6 +146,14 @@ def waiting(launches: int, busy: float, flop_share: float | None = None) -> floa
     gaps in it already."""
     gaps = 0.0 if flop_share else launches * GAP_SECONDS
     return max(gaps, launches * LAUNCH_SECONDS - busy)
+
+
+def cost_of_a_pass(work: Mapping[str, Work], gpu: Gpu | None) -> float:
+    """What the launches of a full micro-batch take, over what its work takes, on a GPU or a CPU core (None)."""
+    total = summed([*work.values()])
+    if gpu is None:
+        return total.launches * CPU_LAUNCH_BYTES / total.bytes
+    return total.launches * GAP_SECONDS / sum(seconds_by_bound(work, gpu).values())
 
 
 def exposed_seconds(ring: Ring, size: float, buckets: int, backward: float) -> float:

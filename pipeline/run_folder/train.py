@@ -75,10 +75,11 @@ def make_start(recipe: Recipe) -> None:
 
 def _train_here(recipe: Recipe) -> None:
     from reread.pipeline.estimate.auto import choose_auto
+    from reread.pipeline.estimate.passes import choose_pass_share
     from reread.training.trainer import train as run_training
 
     folder = RUNS / recipe.name
-    run_training(train_section(recipe), folder, _prepared(recipe, folder), choose_auto)
+    run_training(train_section(recipe), folder, _prepared(recipe, folder), choose_auto, choose_pass_share)
 
 
 @contextmanager

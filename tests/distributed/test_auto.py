@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from reread.training.config import TrainSettings
 from reread.training.run.metrics import read_metrics
+from reread.training.run.passes import pass_share
 from tests.conftest import train_values
 
 
@@ -33,3 +35,33 @@ def test_auto_trains_as_the_numbers_do(ranks, sample_corpus, tmp_path, tensor, d
     assert chosen == {"micro_batch": rows, "activation_checkpointing": False}
     assert len(figures(tmp_path / "auto")) == 3
     assert figures(tmp_path / "auto") == figures(tmp_path / "explicit")
+
+
+def train_with_share(values: dict[str, Any], run: Path) -> None:
+    from reread.pipeline.estimate.passes import choose_pass_share
+    from reread.training.trainer import train
+
+    train(TrainSettings.parse(values, "test"), run, choose_share=choose_pass_share)
+
+
+def share_here() -> float:
+    from reread.training.parallel.rendezvous import init_mesh
+
+    mesh = init_mesh(1, torch.device("cpu"))
+    return pass_share(Path("nowhere"), False, mesh, lambda: 0.5 + mesh.rank)
+
+
+def test_all_processes_take_the_cost_of_a_pass_that_process_0_finds(ranks, ranks_in_float64, sample_corpus, tmp_path):
+    """Process 0 alone rehearses, also in a group of tensor parallelism; losses are those of one process."""
+    assert ranks(2, share_here) == [0.5, 0.5]
+    shares, curves = [], []
+    for tensor, data in ((1, 1), (2, 2)):
+        values = train_values(sample_corpus, parallel={"tensor": tensor}, steps=2, micro_batch=4)
+        values["model"] |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        run = tmp_path / f"{tensor}x{data}"
+        run.mkdir()
+        ranks_in_float64(tensor * data, train_with_share, values, run)
+        shares.append(json.loads((run / "fitted.json").read_text())["passes"]["share"])
+        curves.append([loss for loss, _, _ in figures(run)])
+    assert min(shares) > 0.5
+    assert curves[1] == pytest.approx(curves[0], rel=1e-9) and len(curves[0]) == 2

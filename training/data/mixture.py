@@ -20,7 +20,7 @@ from reread.training.data.order import random
 from reread.training.data.order.order import permute
 from reread.training.data.order.random import Purpose
 from reread.training.data.rows.cut_documents import CutDocument, SegmentSettings
-from reread.training.data.rows.joined import JoinedSamples, joined_samples
+from reread.training.data.rows.joined import JoinedPacked, JoinedSamples, joined_rows
 from reread.training.data.rows.samples import AnyMasked, RowDataset
 from reread.training.data.rows.segments import SegmentDataset
 from reread.training.data.rows.stream import StreamDataset, StreamSettings
@@ -219,8 +219,8 @@ class MixedRows(Mixture[AnyMasked], RowDataset[AnyMasked]):
         return bool(self.parts[0].joins_documents)
 
     @cached_property
-    def _together(self) -> JoinedSamples | None:
-        return joined_samples(self.parts)
+    def _together(self) -> JoinedSamples | JoinedPacked | None:
+        return joined_rows(self.parts)
 
     def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         if self._together is None:

@@ -74,6 +74,10 @@ class CausalLMObjective(SummedObjective[StreamSettings, StreamDataset]):
 
         return Loader(draw(step + self.first_position // self.settings.global_batch))
 
+    @property
+    def cuts_by_length(self) -> bool:
+        return False  # every row is full
+
     def counts(self, batch: Rows) -> dict[str, int]:
         return {"predicted": batch["labels"].size}
 

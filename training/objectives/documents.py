@@ -113,10 +113,10 @@ class DocumentObjective(SummedObjective[SegmentSettings, SegmentDataset]):
 
     def losses(self, batch: Rows, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
         self.memory.empty(self.put(np.flatnonzero(batch["begins"])))
-        for rows in self.micro_batches(batch, np.flatnonzero(~batch["learns"])):
+        for rows in self.micro_batches(batch, np.flatnonzero(~batch["learns"]), self.pass_share):
             self.seed_dropout(step, self.lanes.start + int(rows[0]), 1)
             yield Pass(None, self._skim(self.trimmed_rows(batch, rows), self.put(rows)), False)
-        learning = self.micro_batches(batch, np.flatnonzero(batch["learns"]))
+        learning = self.micro_batches(batch, np.flatnonzero(batch["learns"]), self.pass_share)
         for rows in learning:
             self.seed_dropout(step, self.lanes.start + int(rows[0]), 0)
             mems = self.memory.of(self.put(rows))

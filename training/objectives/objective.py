@@ -17,7 +17,7 @@ from reread.training.data.batch import Rows
 from reread.training.data.dataset import Dataset
 from reread.training.data.loader import Loader
 from reread.training.data.order import random
-from reread.training.data.rows.trimming import micro_batches, pieces, trimmed
+from reread.training.data.rows.trimming import PASS_SHARE, micro_batches, pieces, trimmed
 from reread.training.data.settings import DataSettings
 from reread.training.kernels.head import Undecoded
 from reread.training.models.spec import ModelSpec
@@ -81,6 +81,9 @@ class Objective(ABC, Generic[AnyData, AnyDataset, AnyBatch]):
     first_position: int = 0
     """The row of the endless stream of data that is row 0 of step 0; below 0 if the run began at a later step with new
     data."""
+
+    pass_share: float = PASS_SHARE
+    """The constant cost of a forward pass of training, as a share of that of a full one."""
 
     memory: LaneMemory | None = None
     """Memory that the lanes of this rank carry from step to step."""
@@ -188,17 +191,22 @@ class Objective(ABC, Generic[AnyData, AnyDataset, AnyBatch]):
         """Training FLOPs of the rows in `totals`, the summed `figures`, by their mean length without padding."""
         return spec.flops(config, round(totals["tokens"] / max(totals["rows"], 1.0)), totals)
 
-    def micro_batches(self, batch: Rows, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Divide row numbers into forward passes with the least padding; `trimmed_rows` returns their values."""
+    def micro_batches(self, batch: Rows, rows: NDArray[np.int64], pass_share: float) -> list[NDArray[np.int64]]:
+        """Divide row numbers into forward passes of the least cost; `trimmed_rows` returns their values."""
         size, lengths = self.settings.micro_batch, batch["attention_mask"].sum(axis=1)
         if self.padding_counts:
             return pieces(rows, size)
-        return micro_batches(rows, lengths[rows], batch["attention_mask"].shape[1], size)
+        return micro_batches(rows, lengths[rows], batch["attention_mask"].shape[1], size, pass_share)
 
     def trimmed_rows(self, batch: Rows, rows: NDArray[np.int64]) -> Rows:
         """`rows` of a batch, trimmed to the longest of them."""
         values = {name: values[rows] for name, values in batch.items()}
         return values if self.padding_counts else trimmed(values, keeps_last=self.ends_in_last_column)
+
+    @property
+    def cuts_by_length(self) -> bool:
+        """Whether the rows of a micro-batch may be cut into several passes, so that `pass_share` matters."""
+        return self.settings.micro_batch > 1 and not self.padding_counts
 
     @property
     def padding_counts(self) -> bool:

@@ -105,7 +105,8 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
         def draw() -> Iterator[Passes]:
             number = step
             while True:
-                passes = self.dataset.step_passes(number, size, micro_batch, ranks, self.mesh.data_rank)
+                rank, share = self.mesh.data_rank, self.pass_share
+                passes = self.dataset.step_passes(number, size, micro_batch, ranks, rank, share)
                 yield list(passes)
                 number += 1
 

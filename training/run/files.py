@@ -75,7 +75,7 @@ class RunFile(Enum):
     )
     AUTO = (
         "fitted.json",
-        "Values chosen for what is `auto`, and the number of threads.",
+        "Values chosen for what is `auto`, the number of threads, and what a pass costs beside its tokens.",
         "process 0, before the first step",
         "a start that continues, `reread evaluate`, `predict`, `export`",
     )

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from reread.preprocessing.corpus import Corpus
 from reread.preprocessing.corpus.index import PAGE
+from reread.training.data.batch import Rows
 from reread.training.data.order import random
 from reread.training.data.order.chunks import Bounds, CorpusChunks
 from reread.training.data.order.order import Order, permute
+from reread.training.data.rows.packed import Packed
 from reread.training.data.rows.pairs import Part
 from reread.training.data.rows.samples import Samples
 
@@ -133,11 +135,40 @@ class JoinedSamples(Samples):
         )
 
 
-def joined_samples(parts: Sequence[Any]) -> JoinedSamples | None:
-    """The samples of all `parts`; None if they are drawn corpus by corpus: finished rows, corpora at an address, and
-    ids of several types."""
-    drawn = all(type(part) is Samples and type(part.corpus) is Corpus for part in parts)
-    return JoinedSamples(parts) if drawn and len({part.corpus.dtype for part in parts}) == 1 else None
+class JoinedPacked(Packed):
+    """The full rows of several corpora, each a ring of its own, which are framed and masked together."""
+
+    order: JoinedOrder
+
+    def __init__(self, parts: Sequence[Packed]) -> None:
+        first = parts[0]
+        self.parts, self.size = parts, first.size
+        self.settings, self.special, self._replacements = first.settings, first.special, first._replacements
+        self.order = JoinedOrder([one.order for one in parts])
+        self._seeds, self._before = seeds_of(parts), _before(len(one) for one in parts)
+
+    def at(self, copies: Bounds, indices: Bounds) -> Rows:
+        corpora = np.searchsorted(self._before, indices, side="right") - 1
+        own = indices - self._before[corpora]
+        stretches = (
+            stretch
+            for row, corpus in enumerate(corpora.tolist())
+            for stretch in self.parts[corpus].stretches(copies[row : row + 1], own[row : row + 1], [row])
+        )
+        return self._rows(stretches, random.key(self._seeds[corpora], copies, own))
+
+
+def joined_rows(parts: Sequence[Any]) -> JoinedSamples | JoinedPacked | None:
+    """The samples of all `parts`; None if they are drawn corpus by corpus: finished rows, corpora at an address, ids of
+    several types, and a corpus that is too short for a full row."""
+    kind = type(parts[0])
+    if kind not in (Samples, Packed) or any(
+        type(part) is not kind or type(part.corpus) is not Corpus for part in parts
+    ):
+        return None
+    if kind is Samples:
+        return JoinedSamples(parts) if len({part.corpus.dtype for part in parts}) == 1 else None
+    return JoinedPacked(parts) if len({part.size for part in parts}) == 1 else None
 
 
 def seeds_of(parts: Iterable[Any]) -> NDArray[np.uint64]:

@@ -14,7 +14,7 @@ looked up in its offsets on disk, so nothing is kept in memory per document.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -61,14 +61,24 @@ class Packed(MaskedRows[PackedSettings]):
         )  # rows are counted by the position at which copy 0 begins them
         self._before_block = sizes.data
         self._positions = self._before_block[-1]
+        self.size = min(self._step, self._positions)
+        """Positions of a row."""
 
     def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
+        return self._rows(self.stretches(copies, indices, range(len(indices))), random.key(self.seed, copies, indices))
+
+    def stretches(
+        self, copies: NDArray[np.int64], indices: NDArray[np.int64], rows: Iterable[int]
+    ) -> "Iterator[_Stretch]":
+        """The stretches of samples [B] in copies [B], which are these `rows` of a batch."""
         begins = (indices * self._step + copies * self._step // self.settings.copies) % self._positions
-        size = min(self._step, self._positions)
-        stretches = [
-            stretch for row, begin in enumerate(begins.tolist()) for stretch in self._stretches(begin, size, row * size)
-        ]
-        lengths = np.full(len(begins), size + 2)
+        for row, begin in zip(rows, begins.tolist(), strict=True):
+            yield from self._stretches(begin, self.size, row * self.size)
+
+    def _rows(self, drawn: "Iterable[_Stretch]", keys: NDArray[np.uint64]) -> Rows:
+        """Rows made of the stretches `drawn`, masked by their keys [B]."""
+        stretches, size = [*drawn], self.size
+        lengths = np.full(len(keys), size + 2)
         rows = frame(lengths, self.settings.sequence_length)
         is_text = rows["attention_mask"] == 1
         ids = np.full(is_text.shape, self.special["pad"], np.int32)
@@ -80,7 +90,6 @@ class Packed(MaskedRows[PackedSettings]):
         ids[is_text] = np.concatenate([stretch.ids for stretch in stretches])
         flags = np.zeros(ids.shape, np.uint8)
         flags[is_text] = np.concatenate([stretch.flags for stretch in stretches])
-        keys = random.key(self.seed, copies, indices)
         return rows | self._masked(ids, flags, is_text, lengths, keys)
 
     def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:

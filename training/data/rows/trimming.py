@@ -13,9 +13,9 @@ sides are multiples of 8. Models need no more. Matrix products have rows x token
 at any length; attention kernels mask the end of their last tile; RAN and Longformer fill up their own windows, and only
 their attention computes on that."""
 PASS_SHARE = 1 / 32
-"""The constant cost of a forward and backward pass, as a share of the cost of a full one, since a kernel takes
-microseconds even if there is nothing to do. An assumption: 12 layers of about 90 kernels take 2.5 ms of the 75 that 60
-rows of 128 tokens take NEZHA-base on a V100."""
+"""The constant cost of a forward and backward pass, as a share of the cost of a full one, since an operation takes
+microseconds even if there is nothing to do. The least that is assumed, and what evaluation and prediction take; a run
+trains with its own share (training/run/passes.py)."""
 
 
 def pieces(rows: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
@@ -28,17 +28,20 @@ def by_length(rows: NDArray[np.int64], lengths: NDArray[Any]) -> NDArray[np.int6
     return rows[np.argsort(lengths, kind="stable")]
 
 
-def micro_batches(rows: NDArray[np.int64], lengths: NDArray[Any], columns: int, size: int) -> list[NDArray[np.int64]]:
+def micro_batches(
+    rows: NDArray[np.int64], lengths: NDArray[Any], columns: int, size: int, pass_share: float = PASS_SHARE
+) -> list[NDArray[np.int64]]:
     """`rows` [n] of `lengths` [n] in micro-batches of at most `size`, to be trimmed; the longest rows come last, whose
     backward pass hides the most of the gradients' reduction.
 
-    They minimise the sum of computed tokens and of the constant cost of each pass. `columns`: tokens in a full row.
+    They minimise the sum of computed tokens and of the constant cost of each pass, `pass_share` of a full one.
+    `columns`: tokens in a full row.
     """
     widths = _width(np.sort(lengths), columns)
     rows = by_length(rows, lengths)
     if len(rows) == 0 or widths[0] == widths[-1]:
         return pieces(rows, size)
-    a_pass = PASS_SHARE * size * columns
+    a_pass = pass_share * size * columns
     least, begins = np.zeros(len(rows) + 1), np.zeros(len(rows) + 1, np.int64)
     for end, width in enumerate(widths.tolist(), 1):
         begin = np.arange(max(0, end - size), end)

@@ -24,7 +24,7 @@ from reread.preprocessing.tokens.long_text import PIECE_CHARACTERS, cuts_of, gro
 from reread.training.data.batch import Rows, percentage, spread
 from reread.training.data.dataset import Dataset
 from reread.training.data.order.order import locate
-from reread.training.data.rows.trimming import by_length, micro_batches, pieces
+from reread.training.data.rows.trimming import PASS_SHARE, by_length, micro_batches, pieces
 from reread.training.data.tasks.documents import Documents, TaskDocument, Tokens
 from reread.training.data.tasks.examples import examples_of
 from reread.training.data.tasks.kept import documents_of
@@ -322,7 +322,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
             yield from found
 
     def step_passes(
-        self, step: int, global_batch: int, micro_batch: int, ranks: int, rank: int
+        self, step: int, global_batch: int, micro_batch: int, ranks: int, rank: int, pass_share: float = PASS_SHARE
     ) -> Iterator[tuple[int, Rows]]:
         """(number of its group, rows) of each forward pass of `rank` out of `ranks` in a step.
 
@@ -331,16 +331,16 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         """
         positions = np.arange(step * global_batch, (step + 1) * global_batch)
         examples = locate(positions, len(self), self.seed)[1]
-        for number, group in enumerate(self.groups(examples, micro_batch)):
+        for number, group in enumerate(self.groups(examples, micro_batch, pass_share)):
             if number % ranks == rank:
                 for rows in self.passes(group, micro_batch, training=True):
                     yield number, rows
 
-    def groups(self, examples: NDArray[np.int64], size: int) -> list[list[int]]:
-        """`examples`, the shortest first, in groups of at most `size` with little padding."""
+    def groups(self, examples: NDArray[np.int64], size: int, pass_share: float = PASS_SHARE) -> list[list[int]]:
+        """`examples`, the shortest first, in groups of at most `size` of the least cost (trimming.py)."""
         examples = np.sort(examples)
-        lengths = self.documents.lengths[examples]
-        return [group.tolist() for group in micro_batches(examples, lengths, self.settings.sequence_length, size)]
+        lengths, columns = self.documents.lengths[examples], self.settings.sequence_length
+        return [group.tolist() for group in micro_batches(examples, lengths, columns, size, pass_share)]
 
     def longest(self, size: int, global_batch: int) -> Iterator[list[Rows]]:
         """The forward passes over the `size` longest examples, all of whose windows learn, then over the next shorter
