@@ -379,11 +379,14 @@ def convert(
     source: Annotated[
         Path,
         typer.Argument(
-            help="A folder or weights file: PyTorch, safetensors, TF, Paddle; or OWNER/NAME[@REVISION] of the Hub"
+            help="A folder or weights file: PyTorch, safetensors, TF, Paddle, fairseq, Megatron; or "
+            "OWNER/NAME[@REVISION] of the Hub"
         ),
     ],
     output: Annotated[Path, typer.Argument(help="The Hugging Face folder to write")],
-    model: Annotated[str, typer.Option(help=f"Type of model to make: {', '.join(MODELS)}")] = "nezha",
+    model: Annotated[
+        str, typer.Option(help=f"Type of model to make: {', '.join(MODELS)}; megatron: back to its form")
+    ] = "nezha",
     **options: str | None,
 ) -> None:
     """Convert released weights to a Hugging Face folder that `reread train init=FOLDER` starts from."""

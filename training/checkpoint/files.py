@@ -64,10 +64,12 @@ def replacing(folder: Path) -> Iterator[Path]:
     try:
         written.mkdir(parents=True)
         yield written
-        for path in written.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        sync_folder(written)
+        for path in written.rglob("*"):
+            if path.is_file():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+        for inner in [*filter(Path.is_dir, written.rglob("*")), written]:
+            sync_folder(inner)
         if folder.exists():
             folder.rename(earlier)
         try:

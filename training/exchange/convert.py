@@ -21,10 +21,12 @@ from reread.training.exchange.card import front_matter, is_export, model_card
 from reread.training.exchange.export import write_huggingface
 from reread.training.exchange.formats import about, find_source
 from reread.training.exchange.hub import HubName, fetch
+from reread.training.exchange.megatron import write as write_megatron
 from reread.training.exchange.tokenizer import copy_tokenizer, name_special_tokens
 from reread.training.models import model_spec
 from reread.training.models.bounds import settings_of
 from reread.training.models.forms import Form, forms_of
+from reread.training.models.nezha.configuration_nezha import NezhaConfig
 from reread.training.objectives import OBJECTIVES
 from reread.training.run.files import read_mapping
 
@@ -77,6 +79,33 @@ def convert(source: Path | HubName, out: Path, model: str = "nezha", **options: 
         card = model_card(spec, objective, summary, {}, lengths=lengths, known=known)
         write_huggingface(out, converted, tokenizer, card, absent)
     log.info("converted %s to %s", found.weights, out)
+
+
+def to_megatron(source: Path | HubName, out: Path) -> None:
+    """Write the BERT in `source` as a checkpoint of Megatron-LM, with the vocabulary, to the new folder `out`.
+
+    A BERT is also a NEZHA with absolute positions, such as `convert` makes, `reread train` trains and `export` writes.
+    Raises `UserError` for any other model, and if `out` exists."""
+    source = fetch(source) if isinstance(source, HubName) else source
+    found = find_source(source, forms_of("nezha", {}), "nezha")
+    with about(found.config_path):
+        config = NezhaConfig(**settings_of(NezhaConfig, found.form.config(found.config)))
+    if config.position_type != "parametric_absolute" or config.hidden_act == "relu":
+        what = "relu" if config.hidden_act == "relu" else f"positions of type {config.position_type}"
+        raise UserError(f"{found.config_path}: {what}, which Megatron's BERT does not have")
+    if config.hidden_act == "gelu_new":
+        log.info("gelu_new stays in the layers (bias_gelu_fusion); Megatron's masked-word head has gelu")
+    if out.exists():
+        raise UserError(f"{out}: exists; give another output or remove it")
+    weights = found.form.weights(found.read())
+    with torch.device("meta"):
+        _check_shapes(model_spec("nezha").converted(config), weights, found.form, found.weights)
+    bert = {re.sub(r"^nezha\.", "bert.", name): tensor for name, tensor in weights.items()}
+    with replacing(out) as temporary:
+        write_megatron(temporary, bert, config)
+        for folder in found.folders:
+            copy_tokenizer_files(folder, temporary)
+    log.info("converted %s to %s, a checkpoint of Megatron-LM", found.weights, out)
 
 
 def _known_of(name: HubName, folder: Path) -> dict[str, Any]:

@@ -15,7 +15,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from reread.preprocessing.errors import UserError, first_line
+from reread.training.exchange import megatron, states
 from reread.training.exchange.hub import CONFIGS, not_looked_for
+from reread.training.exchange.inert import read_inert
 from reread.training.exchange.paddle import StaticFolder, read_pdparams
 from reread.training.models.forms import Form, way_out
 
@@ -36,7 +38,15 @@ class Source:
         """The tensors or arrays by name. Raises `UserError` for a file that cannot be read or would run code."""
         if not self.weights.suffix:
             return StaticFolder(self.weights.parent)
-        return _READERS.get(self.weights.suffix, _read_torch)(self.weights)
+        if self.weights.suffix in _READERS:
+            return _READERS[self.weights.suffix](self.weights)
+        tensors: Mapping[str, Tensor]
+        if self.weights.name == megatron.FILE:
+            tensors = megatron.read_weights(self.weights, self.config)
+        else:
+            tensors = _read_torch(self.weights)
+        rows = self.config.get("vocab_size")
+        return states.unpadded(tensors, rows) if isinstance(rows, int) else tensors
 
 
 def find_source(path: Path, forms: Sequence[Form], model: str) -> Source:
@@ -44,18 +54,10 @@ def find_source(path: Path, forms: Sequence[Form], model: str) -> Source:
 
     Raises `UserError` if there are no weights, none of these forms, or no configuration beside them.
     """
-    weights = _find_weights(path, tuple(dict.fromkeys(pattern for form in forms for pattern in form.files)))
+    patterns = tuple(dict.fromkeys(pattern for form in forms for pattern in form.files))
+    weights = megatron.first_part(path) or _find_weights(path, patterns)
     folders = tuple(dict.fromkeys((weights.parent, path if path.is_dir() else weights.parent)))
-    found = [folder / name for folder in folders for name in CONFIGS if (folder / name).exists()]
-    if not found:
-        raise UserError(f"{weights.parent}: no {' or '.join(CONFIGS)} beside the weights; put it there")
-    config_path = found[0]
-    try:
-        config = json.loads(config_path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{config_path}: not readable as JSON ({first_line(error)})") from None
-    if not isinstance(config, dict):
-        raise UserError(f"{config_path}: not the configuration of a model; use the one that belongs to {weights.name}")
+    config_path, config = _configuration(weights, folders)
     with about(config_path):
         for form in forms:
             if form.holds(weights) and (reason := form.reason(config)):
@@ -66,6 +68,30 @@ def find_source(path: Path, forms: Sequence[Form], model: str) -> Source:
         f"{weights}: weights of a model of type {kind} cannot be converted to {model}; these can: {known}; "
         f"{way_out(weights.parent, config)}"
     )
+
+
+def _configuration(weights: Path, folders: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
+    """The configuration of `weights` and the file that it is in: what a training state brings along, and what lies
+    beside it. Raises `UserError` if there is none."""
+    found = [folder / name for folder in folders for name in CONFIGS if (folder / name).exists()]
+    if weights.name == megatron.FILE:
+        inside = megatron.settings_in(weights)
+    elif weights.suffix in (".pt", ".ckpt"):
+        inside = states.settings_in(weights, read_inert(weights))
+    else:
+        inside = {}
+    if not found and not inside:
+        raise UserError(f"{weights.parent}: no {' or '.join(CONFIGS)} beside the weights; put it there")
+    if not found:
+        return weights, inside
+    config_path = found[0]
+    try:
+        config = json.loads(config_path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{config_path}: not readable as JSON ({first_line(error)})") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{config_path}: not the configuration of a model; use the one that belongs to {weights.name}")
+    return config_path, {**config, **inside}
 
 
 @contextmanager
@@ -114,16 +140,30 @@ def _read_torch(path: Path) -> Mapping[str, Tensor]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if "unsupported" in str(error).lower():
-            raise UserError(
-                f"{path}: refused, since it holds more than tensors and reading them can run code; "
-                "if you trust it, save its tensors as safetensors"
-            ) from None
+            try:
+                state = read_inert(path)
+            except UserError:
+                state = None
+            return _of_state(
+                path,
+                state,
+                "refused, since it holds more than tensors and reading them can run code; if you trust it, save its "
+                "tensors as safetensors",
+            )
         raise UserError(f"{path}: not a PyTorch file; was the download complete?") from None
     except (SafetensorError, RuntimeError, OSError, EOFError) as error:
         raise UserError(f"{path}: cannot be read ({first_line(error)}); was the download complete?") from None
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise UserError(f"{path}: not a dictionary of tensors; save the model's state_dict() alone")
-    return state
+    if isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values()):
+        return state
+    return _of_state(path, state, "not a dictionary of tensors; save the model's state_dict() alone")
+
+
+def _of_state(path: Path, state: Any, else_refused: str) -> Mapping[str, Tensor]:
+    """The weights in a training state of a known program. Raises `UserError` with this line for any other content."""
+    weights = states.weights_in(path, state)
+    if weights is None:
+        raise UserError(f"{path}: {else_refused}")
+    return weights
 
 
 class _TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):

@@ -24,6 +24,9 @@ log = logging.getLogger("reread")
 GPT2 = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 """Names of the two files of GPT-2's BPE."""
 
+DICT = "dict.txt"
+"""fairseq's vocabulary: in each line a number of GPT-2's BPE, or a word that only pads, and how often it was there."""
+
 CLASSES = {
     "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
@@ -53,9 +56,15 @@ def copy_tokenizer(sources: Sequence[Path], folder: Path, vocab_size: int, kind:
 
     `kind` is the source's model_type.
 
-    Raises `UserError` for more tokens than `vocab_size`, or for ERNIE-Doc's English vocabulary without its BPE.
+    Raises `UserError` for more tokens than `vocab_size`, and for a vocabulary of GPT-2's numbers, ERNIE-Doc's or
+    fairseq's, without the BPE that they number.
     """
     found = [source for source in sources if any((source / name).exists() for name in FILES)]
+    if dictionary := next((source / DICT for source in sources if (source / DICT).is_file()), None):
+        _write_bpe(dictionary, _of_fairseq(dictionary, vocab_size), folder)
+        _write(folder / "tokenizer_config.json", {"tokenizer_class": CLASSES["roberta"]})
+        _complete(folder, {})
+        return folder
     if not found:
         log.info("no tokenizer in the converted folder: no %s beside the weights", " or ".join(FILES[:4]))
         return None
@@ -115,8 +124,24 @@ def name_special_tokens(config: PretrainedConfig, folder: Path) -> None:
             setattr(config, field, tokens.index(name))
 
 
+def _of_fairseq(dictionary: Path, vocab_size: int) -> list[str]:
+    """The tokens by id: those that fairseq puts before the lines of dict.txt, the lines, and the mask's.
+
+    Raises `UserError` for other lines than GPT-2's, and for more tokens than `vocab_size`."""
+    lines = dictionary.read_text(encoding="utf-8", errors="replace").split("\n")
+    tokens = [line.rpartition(" ")[0] for line in lines if line]
+    if not all(token.isdecimal() or token.startswith("madeupword") for token in tokens):
+        raise UserError(
+            f"{dictionary}: not of GPT-2's BPE; put a tokenizer that transformers reads there instead of it"
+        )
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", *tokens, "<mask>"]
+    if len(tokens) > vocab_size:
+        raise UserError(f"{dictionary}: {len(tokens)} tokens with fairseq's own, but the model has {vocab_size} words")
+    return tokens
+
+
 def _write_bpe(vocabulary: Path, tokens: list[str], folder: Path) -> None:
-    """Write the BPE of ERNIE-Doc's English vocab.txt, which has GPT-2's ids for tokens: line 5 is "13", GPT-2's "."."""
+    """Write the BPE of a vocabulary that has GPT-2's ids for tokens, as "13" for ".": ERNIE-Doc's and fairseq's."""
     pairs = [(vocabulary.with_name(names), vocabulary.with_name(merges)) for names, merges in GPT2]
     pair = next((pair for pair in pairs if all(path.exists() for path in pair)), None)
     if pair is None:

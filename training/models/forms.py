@@ -13,7 +13,7 @@ from reread.preprocessing.errors import UserError
 from reread.training.models import MODELS
 from reread.training.models.conversion import Conversion
 
-TORCH = ("model.safetensors", "pytorch_model.bin", "*.safetensors", "*.bin", "*.pt", "*.pth")
+TORCH = ("model.safetensors", "pytorch_model.bin", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt")
 TENSORFLOW = ("*.index",)
 PADDLE = ("model_state.pdparams", "*.pdparams")
 PADDLE_STATIC = ("word_embedding", "params/word_embedding")

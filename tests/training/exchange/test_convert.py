@@ -101,19 +101,21 @@ def test_a_converted_folder_follows_the_umask(bert, tmp_path) -> None:
 
 
 def test_what_cannot_be_converted_names_what_it_can_become(bert, tmp_path, caplog) -> None:
-    """`reread convert`, whose default is NEZHA, and a start of NEZHA; a BERT with NEZHA's own keys is a NEZHA."""
+    """`reread convert`, whose default is NEZHA, and a start; a BERT with NEZHA's own keys is a NEZHA."""
     source, out = bert[0], tmp_path / "out"
-    config = json.loads((source / "config.json").read_text()) | {"model_type": "bert"}
+    config = json.loads((source / "config.json").read_text())
+    hint = r"`reread convert --model` makes ernie_doc or longformer of it$"
+    with pytest.raises(UserError, match=f"weights of a model of type roberta cannot be converted to nezha; .*{hint}"):
+        convert(source, out)
+    with pytest.raises(UserError, match=f"is of a model of type roberta, not nezha; {hint}"):
+        model_config(model_spec("nezha"), {}, 50, source)
     bert_folder = tmp_path / "bert"
     shutil.copytree(source, bert_folder)
+    config |= {"model_type": "bert"}
     (bert_folder / "config.json").write_text(json.dumps(config))
-    hint = r"`reread convert --model` makes ernie_doc or longformer of it$"
-    with pytest.raises(UserError, match=f"weights of a model of type bert cannot be converted to nezha; .*{hint}"):
-        convert(bert_folder, out)
-    with pytest.raises(UserError, match=f"is of a model of type bert, not nezha; {hint}"):
-        model_config(model_spec("nezha"), {}, 50, bert_folder)
-    with pytest.raises(UserError, match=r"not ernie_doc; use `reread convert` first$"):
-        model_config(model_spec("ernie_doc"), {}, 50, bert_folder)
+    for model in ("nezha", "ernie_doc"):
+        with pytest.raises(UserError, match=f"not {model}; use `reread convert` first$"):
+            model_config(model_spec(model), {}, 50, bert_folder)
     with caplog.at_level(logging.INFO, "reread"):
         convert(bert_folder, out, "ernie_doc")
     assert "drawn at random, as BERT has no such parameters: " in caplog.text
@@ -122,6 +124,7 @@ def test_what_cannot_be_converted_names_what_it_can_become(bert, tmp_path, caplo
         UserError, match=r"is of a model of type gpt2, not nezha; `reread convert` makes nothing of it$"
     ):
         model_config(model_spec("nezha"), {}, 50, bert_folder)
-    nezha, _ = FORMS
+    nezha, plain, _ = FORMS
     assert nezha.reason({"model_type": "nezha"}) and nezha.reason({}) and not nezha.reason(config)
+    assert plain.reason(config) and not plain.reason({}) and not plain.reason({**config, "max_relative_position": 64})
     assert nezha.reason({**config, "max_relative_position": 64})

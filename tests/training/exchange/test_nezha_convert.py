@@ -236,7 +236,7 @@ def test_a_pickle_of_a_builtin_command_is_refused_as_such(tmp_path: Path) -> Non
 
 
 def test_a_training_state_is_refused(tmp_path: Path, transformers_names: dict[str, Tensor]) -> None:
-    assert "not a dictionary of tensors" in refused(tmp_path, {"model": transformers_names, "step": 3})
+    assert "not a dictionary of tensors" in refused(tmp_path, {"net": transformers_names, "step": 3})
 
 
 def test_settings_that_do_not_fit_are_refused(tmp_path: Path, transformers_names: dict[str, Tensor]) -> None:

@@ -195,10 +195,9 @@ def _settings(source: Mapping[str, Any]) -> PretrainedConfig:
     if any(dilation != 1 for dilation in source.get("attention_dilation", ())):
         raise ValueError("attention_dilation: dilated attention is not supported")
     kind = _kind(source)
-    if kind == "bert" and source.get("hidden_act", "gelu") != "gelu":
-        raise ValueError(
-            f"hidden_act is {source['hidden_act']!r}, also in BERT's head; Longformer's head always has gelu"
-        )
+    head = source.get("head_act", source.get("hidden_act", "gelu"))  # a Megatron's layers alone may have another
+    if kind == "bert" and head != "gelu":
+        raise ValueError(f"hidden_act is {head!r}, also in BERT's head; Longformer's head always has gelu")
     try:
         theirs = CONFIG_MAPPING[kind].from_dict(dict(source))
     except Exception as error:  # what is raised depends on the version of transformers

@@ -124,6 +124,23 @@ def config_values(source: Mapping[str, Any], tensorflow: bool) -> dict[str, Any]
     return values
 
 
+def values_of_bert(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys for `NezhaConfig` from BERT's config.json: with a table of absolute positions a NEZHA is a BERT.
+
+    Raises ValueError for a number out of bounds and for positions of another kind.
+    """
+    if source.get("position_embedding_type", "absolute") != "absolute":
+        raise ValueError(
+            f"position_embedding_type is {source['position_embedding_type']!r}; only 'absolute' is supported"
+        )
+    if source.get("head_act", source.get("hidden_act")) != source.get("hidden_act"):
+        log.info(
+            "the masked-word head has the layers' %s; it was trained with %s", source["hidden_act"], source["head_act"]
+        )
+    log.info("position_type parametric_absolute: BERT's positions, with which this NEZHA is a BERT")
+    return settings_of(NezhaConfig, source) | {"position_type": "parametric_absolute", "max_relative_position": None}
+
+
 def _add(weights: dict[str, Tensor], name: str, tensor: Tensor, source: str) -> None:
     if name in weights:
         raise UserError(f"{source}: another tensor of the source is already {name}")
@@ -142,12 +159,24 @@ def _reason(framework: str, config: Mapping[str, Any]) -> str:
     return f"a file of {framework}" if kind == "nezha" or (kind == "bert" and own) else ""
 
 
+def _reason_of_bert(config: Mapping[str, Any]) -> str:
+    return "its model_type is bert" if config.get("model_type") == "bert" and not _reason("PyTorch", config) else ""
+
+
 FORMS = (
     Form(
         name="NEZHA of transformers, Huawei or lonePatient",
         files=TORCH,
         reason=partial(_reason, "PyTorch's or safetensors"),
         config=lambda config: config_values(config, tensorflow=False),
+        weights=from_huggingface_like,
+        heads=HEADS,
+    ),
+    Form(
+        name="BERT",
+        files=TORCH,
+        reason=_reason_of_bert,
+        config=values_of_bert,
         weights=from_huggingface_like,
         heads=HEADS,
     ),
