@@ -21,7 +21,7 @@ from reread.training.data.kinds import open_task
 from reread.training.data.tasks.dataset import TaskDataset
 from reread.training.data.tasks.examples import examples_of
 from reread.training.run.files import RunFile, read_mapping
-from reread.training.scoring.task_scores import formatted
+from reread.training.scoring.task_scores import best_of, formatted
 
 log = logging.getLogger("reread")
 
@@ -149,6 +149,9 @@ def score_table(
         label = "ours" if split == "dev" else f"ours ({split})"
         label = label if len(seeds) == 1 else f"{label}, {len(seeds)} seeds"
         result.add_row(label, *(ours.get(name, "-") for name in names), sizes[split])
+        if len(seeds) > 1:
+            highest = best(seeds)
+            result.add_row(f"{label}, each one's best", *(highest.get(name, "-") for name in names), "")
     for name, scores in baselines:
         theirs = [formatted(one, scores[one]) if one in scores else "-" for one in names]
         result.add_row(f"baseline: {name}", *theirs, "")
@@ -162,6 +165,12 @@ def means(seeds: list[Scores]) -> dict[str, str]:
     """Each score's mean over the seeds that have it, with its standard deviation."""
     names = dict.fromkeys(name for scores in seeds for name in scores)
     return {name: _mean_and_deviation(name, [one[name] for one in seeds if name in one]) for name in names}
+
+
+def best(seeds: list[Scores]) -> dict[str, str]:
+    """Each score's best over the seeds that have it, of several seeds."""
+    names = dict.fromkeys(name for scores in seeds for name in scores) if len(seeds) > 1 else {}
+    return {name: formatted(name, best_of(name, [one[name] for one in seeds if name in one])) for name in names}
 
 
 def _mean_and_deviation(name: str, values: list[float]) -> str:

@@ -32,7 +32,7 @@ class TaskEstimator(Estimator):
 
     @cached_property
     def tokens(self) -> float:
-        return self.train.global_batch * float(np.mean(tokens_of(self.examples)))
+        return self.train.global_batch * float(np.mean(self.examples.row_tokens))
 
     @cached_property
     def flops(self) -> float:
@@ -48,8 +48,3 @@ def task_estimator(recipe: Recipe, cluster: Cluster, flop_share: float | None) -
     train = train_section(recipe)
     examples = open_task(task_section(recipe), train.seed, "train")
     return TaskEstimator(train, cluster, flop_share, examples)
-
-
-def tokens_of(examples: TaskDataset[Any, Any]) -> list[int]:
-    """Tokens of all windows of each example, with special tokens, question and option, once for each option."""
-    return examples.documents.row_tokens(examples.framing.special).tolist()  # type: ignore[no-any-return]

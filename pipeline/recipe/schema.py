@@ -106,6 +106,9 @@ class Following(Settings):
     """The same for labelled examples that the chosen checkpoint is also scored on; left out if it does not exist."""
     owner: Line = ""
     """The data's name, authors and homepage, printed if the data do not exist."""
+    row: Line = ""
+    """What tells this fine-tuning from others of the same `train`, such as `as released`: in the paper's table their
+    scores are rows of one column."""
     overrides: list[str] = []
     """Overrides of that recipe, as on the command line: task.train=FILE, task.dev=FILE."""
     random: bool = False

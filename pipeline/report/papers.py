@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rich import box
 from rich.table import Table
 
-from reread.pipeline.display.scores import means, published_for, read_scores
+from reread.pipeline.display.scores import best, means, published_for, read_scores
 from reread.pipeline.recipe.load import recipe_of, recipe_values
 from reread.pipeline.recipe.schema import Finetuning, Following, Published, task_section
 from reread.pipeline.recipe.then import following_run, missing_data, task_files
@@ -31,20 +31,39 @@ class PaperTable(NamedTuple):
 class _Column(NamedTuple):
     task: str
     score: str
-    ours: dict[str, str]
-    """Split (dev, test) -> our score."""
+    ours: "dict[_Row, str]"
     published: list[Published]
+
+    def joined(self, other: "_Column") -> "_Column":
+        """This column with the scores of another fine-tuning of the same task."""
+        return self._replace(ours={**self.ours, **other.ours}, published=self.published or other.published)
+
+
+class _Row(NamedTuple):
+    """Whose scores a row of ours has; rows are in this order."""
+
+    split: str
+    """dev or test."""
+    form: str = ""
+    """`Following.row`."""
+    best: bool = False
+    """Whether it has each score's best over the seeds, not their mean."""
+
+    def __str__(self) -> str:
+        form = f", {self.form}" if self.form else ""
+        return f"ours{form}{', best of seeds' if self.best else ''} ({self.split})"
 
 
 def paper_table(run: Run) -> PaperTable | None:
     """The table of a run whose recipe has `published` figures or goes on to tasks; None for others.
 
     A task without scores has the paper's alone, and one that was scored on other data than the paper's has ours alone.
-    A score that the paper lacks has a column if the task has no other.
+    A score that the paper lacks has a column if the task has no other. Fine-tunings of one task share its columns.
     """
     published = run.recipe.published
-    columns = _columns("held-out text", published, {"dev": _evaluated(run)} if published else {}, published)
-    without = []
+    columns = _columns("held-out text", published, {_Row("dev"): _evaluated(run)} if published else {}, published)
+    of_task: dict[tuple[str, str], _Column] = {}
+    without, steps = [], []
     for one in run.recipe.then:
         try:
             values = recipe_values(one.recipe, one.overrides, "train")
@@ -54,26 +73,35 @@ def paper_table(run: Run) -> PaperTable | None:
         except UserError as error:
             without.append(f"{one.recipe}: not shown ({error})")
             continue
-        ours = {split: means(seeds) for split, seeds in measured.items()}
+        steps.append(f"{_task(one)} {values['train'].get('global_batch', 'by tokens')}")
+        ours = {_Row(split, one.row): means(seeds) for split, seeds in measured.items()}
+        ours |= {_Row(split, one.row, True): best(seeds) for split, seeds in measured.items() if len(seeds) > 1}
         published, reason = published_for(finetuning, counts) if children else (finetuning.published, "")
-        columns += _columns(_task(one), finetuning.published, ours, published)
+        for column in _columns(_task(one), finetuning.published, ours, published):
+            if (key := (str(one.train) if one.row else column.task, column.score)) in of_task:
+                of_task[key] = of_task[key].joined(column)
+            else:
+                of_task[key] = column
         if reason:
             without.append(f"{one.recipe}: {reason}")
         if not children:
             without.append(f"{one.recipe}: {missing_data(one, task_files(run.recipe, one)) or 'not fine-tuned yet'}")
         elif len(children) < finetuning.seeds:
             without.append(f"{one.recipe}: {len(children)} of {finetuning.seeds} seeds")
+    columns += of_task.values()
     if not columns and not without:
         return None
     models = dict.fromkeys(row.model for column in columns for row in column.published)
     notes = list(dict.fromkeys(row.differs for column in columns for row in column.published if row.differs))
-    splits = dict.fromkeys(["dev", *(split for column in columns for split in column.ours)])
+    forms = list(dict.fromkeys(one.row for one in run.recipe.then)) or [""]
+    found = {_Row("dev", forms[0]), *(row for column in columns for row in column.ours)}
+    ours_rows = sorted(found, key=lambda row: (row.split, forms.index(row.form) if row.form in forms else -1, row.best))
     rows = [
-        (f"ours ({split})" if run.recipe.then else "ours", [column.ours.get(split, "-") for column in columns])
-        for split in splits
+        (str(row) if run.recipe.then else "ours", [column.ours.get(row, "-") for column in columns])
+        for row in ours_rows
     ]
     rows += [(model, [_cell(column, model, notes) for column in columns]) for model in models]
-    explained = [SPLITS] if run.recipe.then else []
+    explained = [SPLITS, f"Examples of a step of ours: {', '.join(steps)}."] if steps else []
     numbered = [f"[{number}] {note}" for number, note in enumerate(notes, 1)]
     return PaperTable([f"{column.task}, {column.score}" for column in columns], rows, [*numbered, *explained, *without])
 
@@ -90,14 +118,14 @@ def as_text(table: PaperTable, title: str) -> Table:
 
 
 def _columns(
-    task: str, published: list[Published], ours: dict[str, dict[str, str]], shown: list[Published]
+    task: str, published: list[Published], ours: dict[_Row, dict[str, str]], shown: list[Published]
 ) -> list[_Column]:
     """The columns of the scores in `published`, or else of ours, of which the rows `shown` hold the papers'."""
     theirs = [score for row in published for score in row.scores]
-    scores = dict.fromkeys(theirs or [score for row in ours.values() for score in row])
+    names = dict.fromkeys(theirs or [score for found in ours.values() for score in found])
     return [
-        _Column(task, score, {split: row[score] for split, row in ours.items() if score in row}, shown)
-        for score in scores
+        _Column(task, score, {row: scores[score] for row, scores in ours.items() if score in scores}, shown)
+        for score in names
     ]
 
 

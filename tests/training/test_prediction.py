@@ -65,6 +65,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "misplaced": 0.5,
         "question": "why?",
         "question_form": "a {question} b",
+        "question_tokens": True,
         "choices": ["YES"],
     },
     "choose": {**COMMON, "form": "joined", "pooling": "mean", "question": "why?", "options": ["x", "y"]},

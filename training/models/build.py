@@ -101,7 +101,7 @@ def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Pat
         raise UserError(f"train.init: {init} does not fit train.model: {' '.join(str(error).split())[:300]}") from None
     # Refuse weights of another shape, and those that lack more than a head or a pooler.
     mismatched = sorted(found["mismatched_keys"])
-    if getattr(config, "joined", False):
+    if getattr(config, "own_tokens", None):
         mismatched = _without_grown(model, mismatched, weights)
     if mismatched:
         tensors = ", ".join(

@@ -28,6 +28,8 @@ class ChooseObjective(TaskObjective[ChooseSettings]):
         TaskObjective.configure(config, data)
         if data.is_joined:
             config.joined = True
+        if data.form == "aligned":
+            config.reading = None  # the exported model cuts one text of a row alone; `reread predict` cuts both
 
     def inputs(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Rows [B, L], or [B, 1, L] where each option is a row of its own."""

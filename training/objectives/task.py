@@ -84,6 +84,8 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
             config.classifier_dropout = data.head_dropout
         if data.pooled_by:
             config.classifier_pooling = data.pooled_by
+        if data.own_tokens:
+            config.own_tokens = list(data.own_tokens)  # whose rows a start lacks (`build_model`)
         if data.labels:
             config.id2label = dict(enumerate(data.labels))
             config.label2id = {label: number for number, label in enumerate(data.labels)}

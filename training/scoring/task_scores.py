@@ -1,7 +1,7 @@
 """The table of the scores of each kind of task: `reread evaluate` prints them, and one chooses the best checkpoint."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -134,6 +134,12 @@ def scores(kind: str, gold: Mapping[str, Any], predicted: Mapping[str, Any], **g
 def formatted(name: str, value: float) -> str:
     """A score as text: points with two decimals, scores of numbers with four digits."""
     return f"{value:.4g}" if name in SCORES["classify-number"] else f"{value:.2f}"
+
+
+def best_of(name: str, values: Sequence[float]) -> float:
+    """The best of the values of a score."""
+    lower = any(name in table and not table[name].higher_is_better for table in SCORES.values())
+    return min(values) if lower else max(values)
 
 
 def chosen_score(kind: str, name: str | None = None) -> tuple[str, Score]:

@@ -18,7 +18,6 @@ from reread.pipeline.commands.inspect import task_in
 from reread.pipeline.commands.predict import predict
 from reread.pipeline.display.scores import baselines, score_table
 from reread.pipeline.display.windows import print_windows
-from reread.pipeline.estimate.tuning import tokens_of
 from reread.pipeline.recipe.layers import finetuning_recipes
 from reread.pipeline.recipe.load import load_recipe, recipe_values
 from reread.pipeline.recipe.schema import Published
@@ -598,7 +597,7 @@ def test_the_tokens_of_a_plan_are_those_that_training_reads(kind: str, folder: P
         sum(int(rows["attention_mask"].sum()) for rows in found.passes([example], 8, training=False))
         for example in range(len(found))
     ]
-    assert tokens_of(found) == read
+    assert found.row_tokens.tolist() == read
 
 
 def test_plan_estimates_a_fine_tuning_by_its_examples(

@@ -24,9 +24,10 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
     is_question = True
 
     def encode(self, examples: Sequence[AnswerExample]) -> list[TaskDocument]:
-        form = self.settings.question_form
-        questions = self.ids([form.replace("{question}", example.question) for example in examples])
+        questions = self._questions([example.question for example in examples])
         texts = self.tokens([example.text for example in examples])
+        if self.own_tokens:
+            texts = [(ids[kept], offsets[kept]) for ids, offsets in texts for kept in [~np.isin(ids, self.own_tokens)]]
         choices = [number for ids in self._choices.values() for number in ids]
         room = self.settings.other_length or self.settings.sequence_length // 4  # the least without other_length
         if len(choices) > room:
@@ -37,6 +38,23 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
             self.document(text, [[[*choices, *question]]], offsets)
             for question, (text, offsets) in zip(questions, texts, strict=True)
         ]
+
+    def _questions(self, questions: Sequence[str]) -> list[Tokens]:
+        """The tokens of questions in `question_form`; a question that spells one of its own tokens has none there."""
+        form = self.settings.question_form
+        if not self.own_tokens:
+            return self.ids([form.replace("{question}", question) for question in questions])
+        before, *after = self.ids(form.split("{question}"))
+        unmarked = [ids[~np.isin(ids, self.own_tokens)] for ids in self.ids(questions)]
+        return [np.concatenate([before, *(part for one in after for part in (ids, one))]) for ids in unmarked]
+
+    def _shown(self, parts: list[Sequence[int]], text: int) -> list[Sequence[int]]:
+        """As of all tasks, and a question that is cut keeps the tokens behind it."""
+        (whole,), (cut,) = parts, super()._shown(parts, text)
+        if not self.own_tokens or len(cut) == len(whole):
+            return [cut]
+        (behind,) = self.ids([self.settings.question_form.rpartition("{question}")[2]])
+        return [[*cut[: max(0, len(cut) - len(behind))], *behind]]
 
     @cached_property
     def _choices(self) -> dict[str, Tokens]:

@@ -1,5 +1,6 @@
 """The settings of `answer`."""
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -42,12 +43,19 @@ class AnswerSettings(TaskSettings):
     spans of the text are. `reread finetune` fills in those of the training examples."""
     question_form: Annotated[str, AfterValidator(_with_question)] = "{question}"
     """The question as the model reads it, `{question}` in it, such as `[q] {question} [/q]`."""
+    question_tokens: bool = False
+    """Whether what stands in square brackets in `question_form`, such as [q], is a token of its own, which the
+    vocabulary gets if it lacks it (ERNIE-Doc, appendix A.5); false: it is text."""
     question: str | None = None
     """The question about each text that has none of its own, such as raw text."""
 
     @property
     def given(self) -> Given:
         return Given(question=self.question)
+
+    @property
+    def own_tokens(self) -> tuple[str, ...]:
+        return tuple(re.findall(r"\[[^\[\]{}]+\]", self.question_form)) if self.question_tokens else ()
 
     @property
     def may_decline(self) -> bool:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.examples import Given
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
-from reread.training.data.batch import Rows
+from reread.training.data.batch import Rows, percentage
 from reread.training.data.tasks.classify import softmax
 from reread.training.data.tasks.dataset import SHOWN, Mark, Member, Mistake, Outputs, TaskDataset
 from reread.training.data.tasks.documents import TaskDocument, Tokens
@@ -27,10 +27,12 @@ class ChooseSettings(PooledSettings):
     may_change = TaskSettings.file_fields | {"question", "options"}
 
     kind: Literal["choose"]
-    form: Literal["rows", "joined"] = "rows"
-    """`rows`: each option is read with the text in a row of its own. `joined`: question and all options stand in one
-    row before the text, and again in each of its windows; the score of an option is the mean over windows of a logit of
-    its [ent], a token that the vocabulary gets (Longformer on WikiHop: Beltagy et al. 2020, appendix D.1)."""
+    form: Literal["rows", "aligned", "joined"] = "rows"
+    """`rows`: each option is read with the text in a row of its own. `aligned`: so, too, but windows move over the text
+    and the options at the same tokens, after all of them are cut to the shortest (ERNIE-Doc on CAIL2019-SCM). `joined`:
+    question and all options stand in one row before the text, and again in each of its windows; the score of an option
+    is the mean over windows of a logit of its [ent], a token that the vocabulary gets (Longformer on WikiHop: Beltagy
+    et al. 2020, appendix D.1)."""
     question: str | None = None
     """The question about each text that has none of its own, such as raw text."""
     options: list[str] = []
@@ -57,7 +59,8 @@ class ChooseSettings(PooledSettings):
 class ChooseDataset(TaskDataset[ChooseSettings, ChooseExample]):
     @classmethod
     def of(cls, settings: ChooseSettings) -> "type[ChooseDataset]":
-        return JoinedDataset if settings.is_joined else cls
+        forms: dict[str, type[ChooseDataset]] = {"aligned": AlignedDataset, "joined": JoinedDataset}
+        return forms.get(settings.form, cls)
 
     def encode(self, examples: Sequence[ChooseExample]) -> list[TaskDocument]:
         options = iter(self.ids([option for example in examples for option in example.options]))
@@ -119,6 +122,45 @@ class ChooseDataset(TaskDataset[ChooseSettings, ChooseExample]):
         }
         for name, rule in rules.items():
             yield name, {index: np.eye(len(one.options))[rule(one)] for index, one in enumerate(self.examples)}
+
+
+class AlignedDataset(ChooseDataset):
+    """A window of an option stands beside the window of the text that begins at the same token: ERNIE-Doc's code for
+    CAIL2019-SCM."""
+
+    def encode(self, examples: Sequence[ChooseExample]) -> list[TaskDocument]:
+        """Raises `UserError` for an example with a question, which would have no place."""
+        settings, none = self.settings, np.empty((0, 2), np.int32)
+        if asked := next((one for one in examples if one.question), None):
+            raise UserError(f"{asked.location}: a question, which task.form=aligned has no place for; set it to rows")
+        room = (settings.sequence_length - self.framing.special(1)) // 2
+        step = min(settings.step or room, room)
+        options = iter(self.ids([option for example in examples for option in example.options]))
+        documents = []
+        for example, text in zip(examples, self.ids([one.text for one in examples]), strict=True):
+            beside = [next(options) for _ in example.options]
+            lengths = [len(text), *map(len, beside)]
+            shortest = min(lengths) if settings.longest is None else min(*lengths, settings.longest)
+            cut = [[one[:shortest]] for one in beside]
+            documents.append(
+                TaskDocument(text[:shortest], none, cut, room, step, sum(lengths) - shortest * len(lengths))
+            )
+        return documents
+
+    def _row(self, member: Member) -> Row:
+        document = self.documents[member.example]
+        window = document.window(member.window)
+        beside = [part[window].tolist() for part in document.options[member.option]]
+        return self.framing.row(document.ids[window].tolist(), beside)
+
+    def remarks(self) -> list[str]:
+        read, unread = self._read()
+        return [f"{percentage(read, read + unread)} of the text is read, since all texts are cut to the shortest"]
+
+    @property
+    def row_tokens(self) -> NDArray[np.int64]:
+        documents = self.documents
+        return documents.counts * (2 * documents.shown + documents.windows * self.framing.special(1))
 
 
 class JoinedDataset(ChooseDataset):

@@ -474,6 +474,11 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         beside = [("tokens beside a text", spread(documents.longest_others))] if documents.others else []
         return [*self.coverage(), ("tokens of a text", spread(documents.lengths + documents.unread)), *beside]
 
+    @property
+    def row_tokens(self) -> NDArray[np.int64]:
+        """Tokens of all rows of each example, with special tokens, question and option, once for each option."""
+        return self.documents.row_tokens(self.framing.special)
+
     def coverage(self) -> list[tuple[str, str]]:
         """(name, value) of figures on how much of the text is read, and how often."""
         read, unread = self._read()

@@ -131,6 +131,11 @@ class Documents(Sequence[TaskDocument]):
         return np.maximum.reduceat(self._option_tokens, self._document_options[:-1])  # type: ignore[no-any-return]
 
     @property
+    def counts(self) -> NDArray[np.int64]:
+        """The number of options of each document."""
+        return np.diff(self._document_options)
+
+    @property
     def _option_tokens(self) -> NDArray[np.int64]:
         return np.diff(self._part_begins[self._option_parts])
 
@@ -148,7 +153,7 @@ class Documents(Sequence[TaskDocument]):
 
     def row_tokens(self, special: Callable[[Any], Any]) -> NDArray[np.int64]:
         """Tokens of all rows of each document, with `special` of the number of parts beside the text."""
-        options, parts = np.diff(self._document_options), np.diff(self._option_parts)
+        options, parts = self.counts, np.diff(self._option_parts)
         beside = np.add.reduceat(self._option_tokens + special(parts), self._document_options[:-1])
         return options * self.shown + self.windows * beside  # type: ignore[no-any-return]
 

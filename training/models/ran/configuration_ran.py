@@ -99,6 +99,8 @@ class RanConfig(PretrainedConfig):
     Ablations, each one setting: memory_review false (LN of the tokens instead), cell_residual "none", rotary false (no
     positions), pooling "mean" (O in eq. 11; "max"), window_size, num_hidden_layers, and cell_handover false (each
     layer begins with an empty cell instead of the last cell of the layer below).
+    zero_first_cell: whether the learned cell that a text begins with is zeros before training, as in paper and code, or
+        random, as large as a cell: at zeros its gradients overflow in float16.
     cell_pooling: G in eq. 10: the "last" cell, or "mean" or "max" of G'_i.
     character_filters: filters of a convolution over the characters of each word (`RanCharacters`), whose results stand
         beside the word's vector, which is narrower by as many; 0: none. For tags alone: see `characters` there.
@@ -144,6 +146,7 @@ class RanConfig(PretrainedConfig):
         pooling: str = "max",
         cell_pooling: str = "last",
         cell_handover: bool = True,
+        zero_first_cell: bool = False,
         layer_residual: bool = False,
         official_padding: bool = False,
         hidden_dropout_prob: float = 0.1,

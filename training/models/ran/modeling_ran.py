@@ -226,7 +226,7 @@ class RanPreTrainedModel(PreTrainedModel):
             nn.init.zeros_(module.cluster_bias)
         if draw := getattr(module, "draw", None):
             draw()
-        if isinstance(module, RanCellNorm):
+        if isinstance(module, RanCellNorm) and not self.config.zero_first_cell:
             # As large as the cells to come. At zero, where the authors' code begins, the norm that reads it has
             # gradients 1 / sqrt(eps) times as large.
             nn.init.normal_(module.bias)

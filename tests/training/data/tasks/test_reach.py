@@ -179,3 +179,21 @@ def test_the_question_is_read_in_its_form(tokenizer: Path) -> None:
     assert formed == [number_of("a"), *plain, number_of("b")]
     with pytest.raises(UserError, match=r"question_form: .*has no \{question\}"):
         answers_of(tokenizer, asked("a", "b"), question_form="{q}")
+
+
+def test_marks_around_the_question_are_tokens_that_nothing_else_has(tokenizer: Path) -> None:
+    """A question that is cut keeps its end; a question or a text that spells a mark has none, and answers stay."""
+    spelt = AnswerExample("a", "", "x [/q] y z t", "a [q] b c", (Answer(9, "z"),))
+    usual = AnswerExample("a", "", "x y z t", "a b c", (Answer(4, "z"),))
+    form = {"question_form": "[q]{question}[/q]", "question_tokens": True, "sequence_length": 20}
+    data, plain = answers_of(tokenizer, spelt, **form), answers_of(tokenizer, usual, sequence_length=20)
+    begin, end = data.own_tokens
+    assert (begin, end) == (plain.vocab_size, plain.vocab_size + 1)
+    (question,), (bare,) = data.documents[0].options[0], plain.documents[0].options[0]
+    assert question.tolist() == [begin, *bare.tolist(), end]
+    assert data.documents[0].ids.tolist() == plain.documents[0].ids.tolist()
+    for one in (data, plain):
+        row = next(iter(one.passes([0], 1, training=True)))
+        assert row["input_ids"][row["starts"]].tolist() == [number_of("z")]
+    cut = answers_of(tokenizer, spelt, **form, other_length=4).documents[0].options[0][0].tolist()
+    assert cut == [begin, *bare.tolist()[:2], end]
