@@ -227,7 +227,7 @@ def test_back_in_megatrons_form_it_gives_the_same_outputs_and_comes_back_bit_for
 def test_a_megatron_that_is_not_whole_or_not_a_bert_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, megatron: dict[str, Any], change: Any, line: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # torch.load below makes the other program's objects
+    monkeypatch.chdir(tmp_path)  # where LossScaler leaves its file when this test reads what it wrote
     version = change.pop("checkpoint_version", 2.0) if isinstance(change, dict) else 2.0
     source = written(tmp_path / "source", megatron, version, 2, **(change if isinstance(change, dict) else {}))
     second = source / "iter_0000007" / "mp_rank_01" / "model_optim_rng.pt"
