@@ -191,7 +191,9 @@ class Objective(ABC, Generic[AnyData, AnyDataset, AnyBatch]):
         """Training FLOPs of the rows in `totals`, the summed `figures`, by their mean length without padding."""
         return spec.flops(config, round(totals["tokens"] / max(totals["rows"], 1.0)), totals)
 
-    def micro_batches(self, batch: Rows, rows: NDArray[np.int64], pass_share: float) -> list[NDArray[np.int64]]:
+    def micro_batches(
+        self, batch: Rows, rows: NDArray[np.int64], pass_share: float = PASS_SHARE
+    ) -> list[NDArray[np.int64]]:
         """Divide row numbers into forward passes of the least cost; `trimmed_rows` returns their values."""
         size, lengths = self.settings.micro_batch, batch["attention_mask"].sum(axis=1)
         if self.padding_counts:

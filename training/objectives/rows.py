@@ -11,7 +11,7 @@ from torch import Tensor
 from reread.training.data.batch import Rows
 from reread.training.data.loader import ROWS_AT_ONCE, Loader, rows_by_step
 from reread.training.data.rows.samples import RowDataset
-from reread.training.data.rows.trimming import PASS_SHARE, pieces
+from reread.training.data.rows.trimming import pieces
 from reread.training.data.settings import MaskedSettings
 from reread.training.objectives.objective import Pass, SummedObjective
 
@@ -41,6 +41,6 @@ class RowObjective(SummedObjective[MaskedSettings, RowDataset[Any]]):
         share, ones = self.mesh.share(rows), dict.fromkeys(self.counted, 1.0)
         for positions in pieces(np.arange(share.start, share.stop), ROWS_AT_ONCE):
             batch = held_out.rows(positions)
-            for micro_batch in self.micro_batches(batch, np.arange(len(positions)), PASS_SHARE):
+            for micro_batch in self.micro_batches(batch, np.arange(len(positions))):
                 total += self.loss(self.trimmed_rows(batch, micro_batch), ones)[1]
         return total

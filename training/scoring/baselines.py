@@ -100,14 +100,15 @@ class KnownEntities:
 
 
 class BagOfGrams:
-    """A linear classifier on the tf-idf of runs of characters (Chinese) or words, by scikit-learn.
+    """A linear classifier on the tf-idf of runs of characters (Chinese) or words, by scikit-learn. Texts are read once,
+    one after another.
 
     Raises `UserError` if scikit-learn is not installed, if the texts have fewer than two labels, or no word at all.
     """
 
     def __init__(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         labels: Sequence[str],
         *,
         unit: Literal["char", "word"],
@@ -144,7 +145,7 @@ class BagOfGrams:
         except ValueError as error:
             raise UserError(f"the bag-of-{unit}s baseline cannot be made ({first_line(error)})") from None
 
-    def predict(self, texts: Sequence[str]) -> list[str]:
+    def predict(self, texts: Iterable[str]) -> list[str]:
         """The label of each text."""
         return [str(label) for label in self._model.predict(self._features.transform(texts))]
 

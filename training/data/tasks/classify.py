@@ -170,13 +170,13 @@ class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
     def _usual_label(self, train: Sequence[ClassifyExample]) -> Iterator[tuple[str, Mapping[int, Any]]]:
         chances = dict(zip(self.settings.labels, np.eye(len(self.settings.labels)), strict=True))
         labels = [str(one.label) for one in train]
-        yield "majority", {index: chances[majority(labels)] for index in range(len(self))}
+        yield "majority", dict.fromkeys(range(len(self)), chances[majority(labels)])
         if any(one.second is not None for one in train):
             return  # a bag cannot tell in which of the two texts a character is
         unit, name = ("char", "characters") if _mostly_chinese(train) else ("word", "words")
         model = "logistic" if len(chances) <= MANY_LABELS else "svm"
-        bag = BagOfGrams([one.text for one in train], labels, unit=unit, model=model)  # type: ignore[arg-type]
-        found = bag.predict([one.text for one in self.examples])
+        bag = BagOfGrams((one.text for one in train), labels, unit=unit, model=model)  # type: ignore[arg-type]
+        found = bag.predict(one.text for one in self.examples)
         yield f"bag of {name}", {index: chances[label] for index, label in enumerate(found)}
 
     def _usual_set(self, train: Sequence[Any]) -> Iterator[tuple[str, Mapping[int, Any]]]:
