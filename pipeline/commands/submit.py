@@ -40,7 +40,7 @@ def submit(predictions: Path, output: Path, sentences: Path | None, questions: P
     _write(output, {"answer": answers, "sp": found})
     labelled = [one for one in asked.values() if one.answer is not None and one.supporting_facts is not None]
     if len(labelled) == len(asked):
-        gold_answers = {one.id: one.answer or "" for one in labelled}
+        gold_answers = {one.id: [one.answer or ""] for one in labelled}
         gold_facts = {one.id: one.supporting_facts or [] for one in labelled}
         _print(joint_scores(gold_answers, gold_facts, answers, found))
 

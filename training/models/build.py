@@ -29,6 +29,8 @@ from reread.training.models.spec import ModelSpec
 
 log = logging.getLogger("reread")
 
+MARKS = ("paragraph_token_id", "sentence_token_id")
+"""In config.json: the tokens of whose states a model tells whether a paragraph, or a sentence, supports its answer."""
 UNTRAINED_POOLER = "untrained_pooler"
 """In config.json: the model has a pooler that no loss has reached."""
 
@@ -38,7 +40,8 @@ def model_config(
 ) -> PretrainedConfig:
     """The configuration of the model to train: that of `init` if given, updated with the recipe's keys.
 
-    `special` are the corpus' ids of special tokens by name (pad, cls, sep, eos); unknown ones are ignored.
+    `special` are the corpus' ids of special tokens by name (pad, cls, sep, eos), or of marks (paragraph, sentence);
+    unknown ones are ignored.
 
     Raises `UserError` for keys and values that the constructor does not take, for an `init` of another model, and for
     a vocabulary smaller than the corpus'.
@@ -48,7 +51,7 @@ def model_config(
     try:
         known = inspect.signature(spec.config).parameters
         tokens = {f"{name}_token_id": number for name, number in special.items()}
-        tokens = {name: number for name, number in tokens.items() if name in known}
+        tokens = {name: number for name, number in tokens.items() if name in known or name in MARKS}
         config = spec.config(**{"vocab_size": vocab_size, **start, **tokens, **given})
     except Exception as error:  # ours raise ValueError; those of transformers depend on the version
         raise UserError(f"train.model: {' '.join(str(error).split())}") from None
@@ -101,7 +104,7 @@ def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Pat
         raise UserError(f"train.init: {init} does not fit train.model: {' '.join(str(error).split())[:300]}") from None
     # Refuse weights of another shape, and those that lack more than a head or a pooler.
     mismatched = sorted(found["mismatched_keys"])
-    if getattr(config, "joined", False):
+    if getattr(config, "joined", False) or getattr(config, "answer_kinds", 0):
         mismatched = _without_grown(model, mismatched, weights)
     if mismatched:
         tensors = ", ".join(
