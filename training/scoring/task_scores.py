@@ -106,8 +106,8 @@ SCORES: dict[str, dict[str, Score]] = {
     "phrases": {f"f1@{depth}": Score(partial(f1_at, depth=depth)) for depth in (3, 1, 5)},
     "coreference": {"conll-f1": Score(average), "muc": Score(muc), "b3": Score(b_cubed), "ceaf-e": Score(ceaf)},
 }
-"""Kind of task (`classify` is three, by what a label is, `answer` two, with evidence or without) -> its scores by name, of which the first one chooses the best
-checkpoint unless the recipe names another."""
+"""Kind of task (`classify` is three, by what a label is, `answer` two, with evidence or without) -> its scores by name,
+of which the first one chooses the best checkpoint unless the recipe names another."""
 
 
 def scores(kind: str, gold: Mapping[str, Any], predicted: Mapping[str, Any], **given: Any) -> dict[str, float]:

@@ -71,9 +71,8 @@ class MarkedDataset(AnswerDataset):
     def _marked(
         self, example: AnswerExample, parts: Sequence[str], encoded: Iterator[tuple[Tokens, NDArray[np.int32]]]
     ) -> tuple[Tokens, NDArray[np.int32]]:
-        """Tokens and offsets of a text with its marks, each of which is at the characters where its part ends or, before
-        a title, begins."""
-        begins = iter([*chain.from_iterable(example.paragraphs)])
+        """Tokens and offsets of a text with its marks; a mark's are those of the character before which it stands."""
+        begins = chain.from_iterable(example.paragraphs)
         texts, ids, offsets = iter(parts), list[Tokens](), list[NDArray[np.int32]]()
 
         def mark(marks: list[int], character: int) -> None:
@@ -117,9 +116,9 @@ class MarkedDataset(AnswerDataset):
         return names[: len(places)], places
 
     def targets(self, members: Sequence[Member], rows: Sequence[Row], shape: tuple[int, int]) -> Rows:
-        """Beside `AnswerDataset`'s, choice int64 [B]: 0 for a span, 1 + n for choice n; and marks int64 [B, L, 2]: 1 for
-        the mark of a sentence, or of a paragraph, that supports the answer, 0 for another, else `IGNORED`, also where
-        another window has more context of a mark."""
+        """Beside those of `AnswerDataset`, choice int64 [B]: 0 for a span, 1 + n for choice n; and marks int64
+        [B, L, 2]: 1 for the mark of a sentence, or of a paragraph, that supports the answer, 0 for another, else
+        `IGNORED`, also where another window has more context of a mark."""
         labels = np.full((*shape, 2), IGNORED)
         for row, (member, built) in enumerate(zip(members, rows, strict=True)):
             document, example = self.documents[member.example], self.examples[member.example]
@@ -148,7 +147,7 @@ class MarkedDataset(AnswerDataset):
         return sorted([*super().marks(row), *(Mark(place, place, "evidence") for place in places)])
 
     def decode(self, example: int, outputs: Outputs) -> Found:
-        """`outputs` are logits [L, 4 + K]: of start and end, of sentence and paragraph, and of a span and the choices."""
+        """`outputs` are logits [L, 4 + K]: of start and end, of sentence and paragraph, of a span and the choices."""
         document = self.documents[example]
         spans = dict[tuple[int, int], NDArray[np.float64]]()
         logits = np.full((len(document.ids), 2), np.nan)
@@ -250,5 +249,5 @@ class MarkedDataset(AnswerDataset):
 
 def _named(example: AnswerExample, facts: Sequence[Fact]) -> list[tuple[str, int]]:
     """(title, number) of each fact."""
-    titles = [title.removesuffix("\n") for title, *_ in example.parts]
+    titles = [title.rstrip("\n") for title, *_ in example.parts]
     return [(titles[paragraph], sentence) for paragraph, sentence in facts]
