@@ -517,7 +517,7 @@ class ForQuestionAnswering(TaskHead):
         """What `forward` returns, for the positions [B] of answers."""
         logits, others = self.read(rows)
         starts, ends = (x.contiguous() for x in logits[..., :2].unbind(-1))
-        more = {"mark_logits": logits[..., 2:4], "kind_logits": logits[..., 4:]} if self.kinds else {}
+        more: dict[str, Any] = {"mark_logits": logits[..., 2:4], "kind_logits": logits[..., 4:]} if self.kinds else {}
         loss = None
         if start is not None and end is not None:
             loss = (_position_loss(starts, start) + _position_loss(ends, end)) / 2

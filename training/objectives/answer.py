@@ -32,7 +32,7 @@ class AnswerObjective(TaskObjective[AnswerSettings]):
     @staticmethod
     def configure(config: Any, data: AnswerSettings) -> None:
         TaskObjective.configure(config, data)
-        if data.is_marked or getattr(config, "answer_kinds", 0):
+        if data.is_marked or hasattr(config, "answer_kinds"):
             config.answer_kinds = 1 + len(data.choices) if data.is_marked else 0
 
     def predicted(self, rows: Rows) -> int:

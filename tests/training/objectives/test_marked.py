@@ -216,7 +216,7 @@ def test_evidence_comes_from_two_paragraphs_where_asked(tokenizer: Path) -> None
         data = opened("nezha", tokenizer, example, evidence_paragraphs=paragraphs)
         sentences = {Fact(0, 0): 3.0, Fact(0, 1): 1.0, Fact(1, 0): -2.0, Fact(2, 0): -1.0}
         found = gold(data)[0]._replace(sentences=sentences)
-        assert data.facts(0, found) == facts
+        assert data.evidence_of(0, found) == facts
 
 
 PARAGRAPHS = [["罗马", ["罗马是一座城市。", "它很古老。"]], ["空", []], ["罗马", ["另一个罗马。", "多。", "了。"]]]

@@ -23,12 +23,6 @@ from reread.training.scoring.task_scores import scores
 class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
     is_question = True
 
-    @classmethod
-    def of(cls, settings: AnswerSettings) -> "type[AnswerDataset]":
-        from reread.training.data.tasks.marked import MarkedDataset  # which is a subclass
-
-        return MarkedDataset if settings.is_marked else cls
-
     def encode(self, examples: Sequence[AnswerExample]) -> list[TaskDocument]:
         form = self.settings.question_form
         questions = self.ids([form.replace("{question}", example.question) for example in examples])

@@ -55,10 +55,6 @@ class ChooseSettings(PooledSettings):
 
 
 class ChooseDataset(TaskDataset[ChooseSettings, ChooseExample]):
-    @classmethod
-    def of(cls, settings: ChooseSettings) -> "type[ChooseDataset]":
-        return JoinedDataset if settings.is_joined else cls
-
     def encode(self, examples: Sequence[ChooseExample]) -> list[TaskDocument]:
         options = iter(self.ids([option for example in examples for option in example.options]))
         questions = self.ids([example.question for example in examples])

@@ -146,8 +146,8 @@ class MarkedDataset(AnswerDataset):
         places = np.flatnonzero((row["marks"][0] == 1).any(-1)).tolist()
         return sorted([*super().marks(row), *(Mark(place, place, "evidence") for place in places)])
 
-    def decode(self, example: int, outputs: Outputs) -> Found:
-        """`outputs` are logits [L, 4 + K]: of start and end, of sentence and paragraph, of a span and the choices."""
+    def decode(self, example: int, outputs: Outputs) -> Any:
+        """A `Found`. `outputs` are logits [L, 4 + K]: of start and end, of sentence and paragraph, of the kinds."""
         document = self.documents[example]
         spans = dict[tuple[int, int], NDArray[np.float64]]()
         logits = np.full((len(document.ids), 2), np.nan)
@@ -185,7 +185,7 @@ class MarkedDataset(AnswerDataset):
         others = sorted((one for one in [*listed, *choices] if one != best), key=lambda one: -one.probability)
         return Decoded(best or None, tuple([best, *others] if best else others))
 
-    def facts(self, example: int, prediction: Found) -> list[Fact]:
+    def evidence_of(self, example: int, prediction: Found) -> list[Fact]:
         """The sentences that are predicted to support the answer."""
         return evidence(prediction.sentences, self.settings.evidence_paragraphs)
 
@@ -199,26 +199,25 @@ class MarkedDataset(AnswerDataset):
             for one in self.examples
         }
         predicted = {
-            self.examples[index].id: (self.scored(index, one), _named(self.examples[index], self.facts(index, one)))
+            self.examples[index].id: (
+                self.scored(index, one),
+                _named(self.examples[index], self.evidence_of(index, one)),
+            )
             for index, one in predictions.items()
         }
         return scores(self.settings.scored_as, gold, predicted, style=self.settings.style)
 
     def remarks(self) -> list[str]:
         """How many supporting sentences have no mark in what is read."""
-        gold = [fact for one in self.examples for fact in one.evidence or ()]
-        read = sum(
-            fact in set(self._places(number, SENTENCE)[0])
-            for number, one in enumerate(self.examples)
-            for fact in one.evidence or ()
-        )
-        lost = [f"{len(gold) - read:,} of {len(gold):,} supporting sentences are blank, not there or not read"]
-        return [*super().remarks(), *(lost if read < len(gold) else [])]
+        gold = [set(one.evidence or ()) for one in self.examples]
+        lost = sum(len(facts.difference(self._places(number, SENTENCE)[0])) for number, facts in enumerate(gold))
+        line = f"{lost:,} of {sum(map(len, gold)):,} supporting sentences are blank, not there or not read"
+        return [*super().remarks(), *([line] if lost else [])]
 
     def written(self, example: int, prediction: Any) -> dict[str, Any]:
         """As without marks, with the evidence, and a ranking of the paragraphs, as `rank` writes it."""
         one, parts = self.examples[example], self.examples[example].parts
-        facts = self.facts(example, prediction)
+        facts = self.evidence_of(example, prediction)
         found = [
             {"title": title, "sentence": number, "text": parts[fact.paragraph][1 + number].strip()}
             for fact, (title, number) in zip(facts, _named(one, facts), strict=True)
@@ -230,7 +229,10 @@ class MarkedDataset(AnswerDataset):
     def baselines(self, train: Sequence[AnswerExample]) -> Iterator[tuple[str, Mapping[int, Any]]]:
         """As without marks, with the two sentences of each question that BM25 prefers."""
         for name, predictions in super().baselines(train):
-            found = {index: Found(*one, self._lexical(self.examples[index]), {}) for index, one in predictions.items()}
+            found = {
+                index: Found(one.best, one.n_best, self._lexical(self.examples[index]), {})
+                for index, one in predictions.items()
+            }
             yield f"{name}, best sentences by BM25", found
 
     @staticmethod
