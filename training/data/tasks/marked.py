@@ -54,7 +54,7 @@ class MarkedDataset(AnswerDataset):
         if bare := [one for one in examples if not one.paragraphs]:
             raise UserError(
                 f"{bare[0].location}: a text without `paragraphs`, on which task.form=marked puts marks; HotpotQA's "
-                "files and JSON lines can have them, else set task.form=text"
+                "files and JSON lines can have them, else set task.form=plain"
             )
         form = self.settings.question_form
         questions = self.ids([form.replace("{question}", one.question) for one in examples])
