@@ -313,7 +313,9 @@ def _config_of(spec: ModelSpec, init: Path) -> dict[str, Any]:
             f"train.init: {path} is of a model of type {kind}, not {spec.name}; {way_out(init, values, spec.name)}"
         )
     try:
-        return settings_of(spec.config, values) | {key: values[key] for key in spec.own_keys if key in values}
+        own = {key: values[key] for key in spec.own_keys if key in values}
+        marks = {key: values[key] for key in MARKS if isinstance(values.get(key), int)}
+        return settings_of(spec.config, values) | own | marks
     except ValueError as error:
         raise UserError(f"train.init: {path}: {error}") from None
 

@@ -79,7 +79,8 @@ with torch.no_grad():
     output = model.eval()(**row)
 kinds = output.kind_logits[0, POSITION_OF_CLS].softmax(-1)  # of a span, and of each of model.config.task["choices"]
 marks = row.input_ids[0] == model.config.sentence_token_id
-evidence = output.mark_logits[0, marks, 0] > 0  # of each sentence
+count = sum(len(sentences) for _, sentences in paragraphs)
+evidence = output.mark_logits[0, marks, 0][:count] > 0  # of each sentence
 first, last = output.start_logits[0].argmax(), output.end_logits[0].argmax()
 print(kinds.tolist(), evidence.tolist(), tokenizer.decode(row.input_ids[0, first : last + 1]))
 ```

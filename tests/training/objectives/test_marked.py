@@ -16,6 +16,8 @@ from reread.preprocessing.labelled.read import examples_in, read_examples
 from reread.preprocessing.labelled.tasks.answer import NOWHERE, Answer, AnswerExample, Fact
 from reread.training.data.batch import IGNORED
 from reread.training.data.tasks.marked import MarkedDataset, _named
+from reread.training.models import model_spec
+from reread.training.models.build import model_config
 from tests.conftest import shared
 from tests.preprocessing.labelled.files import write
 from tests.tasks import dataset_of, objective_of, task_values, write_tokenizer
@@ -173,6 +175,15 @@ def test_an_exported_model_reads_windows_as_the_run_does(tokenizer: Path, model:
     kinds = output.kind_logits[0, -1 if model == "ernie_doc" else 0].softmax(-1)
     expected = {one.start: one.probability for one in found.n_best if one.start < 0}
     assert np.allclose(kinds[1:].numpy(), [expected[-1], expected[-2]], rtol=1e-12)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_run_and_an_export_keep_which_tokens_are_marks(tokenizer: Path, tmp_path: Path, model: str) -> None:
+    objective = objective_of(task_values(model, "answer", tokenizer, **TASK), EXAMPLES)
+    objective.model.config.save_pretrained(tmp_path)
+    config: Any = model_config(model_spec(model), {}, 1, tmp_path)
+    special = objective.dataset.special
+    assert (config.paragraph_token_id, config.sentence_token_id) == (special["paragraph"], special["sentence"])
 
 
 def test_question_and_marks_are_global_in_longformer(tokenizer: Path) -> None:

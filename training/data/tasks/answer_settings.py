@@ -30,8 +30,8 @@ class AnswerSettings(TaskSettings):
     from whose states the paragraphs and sentences that support the answer are learned beside it; `choices` are learned
     from [CLS] (Longformer and ERNIE-Doc on HotpotQA: Beltagy et al. 2020, appendix D.1; Ding et al. 2021)."""
     evidence_paragraphs: int | None = Field(default=None, ge=1, le=1000)
-    """Number of paragraphs from which the evidence that is predicted with `form: marked` comes, of each its best sentence
-    and those above 0; null: all sentences above 0."""
+    """Number of paragraphs from which evidence is predicted (`form: marked`), of each its best sentence and those above
+    0; null: all sentences above 0."""
     occurrences: Literal["first", "all"] = "first"
     """`first`: the first answer is learned; `all`: any occurrence of an answer, in any window of the document, is right
     (Longformer's OR loss with a softmax over all windows: Beltagy et al. 2020, appendix D.1)."""
