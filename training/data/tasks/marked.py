@@ -58,7 +58,7 @@ class MarkedDataset(AnswerDataset):
             )
         form = self.settings.question_form
         questions = self.ids([form.replace("{question}", one.question) for one in examples])
-        texts = [[part for paragraph in one.parts for part in paragraph] for one in examples]
+        texts = [[part.rstrip() for paragraph in one.parts for part in paragraph] for one in examples]
         encoded = iter(self.tokens(list(chain.from_iterable(texts))))
         opens, closes = self.own_tokens[:2]
         documents = []
