@@ -316,7 +316,7 @@ def submit(
     predictions: Annotated[Path, typer.Argument(help="Lines of `reread predict`: answers, or options")],
     output: Annotated[Path, typer.Argument(help="The JSON file to write, as the task's owner takes it")],
     sentences: Annotated[
-        Path | None, typer.Option(help="HotpotQA: predicted rankings of the sentences (task.format=hotpotqa-sentences)")
+        Path | None, typer.Option(help="HotpotQA: predicted rankings of the sentences, if predictions lack evidence")
     ] = None,
     questions: Annotated[
         Path | None, typer.Option(help="HotpotQA: the owner's file, which is scored if labelled")
@@ -332,7 +332,7 @@ def submit(
 @app.command()
 def narrow(
     questions: Annotated[Path, typer.Argument(help="HotpotQA's file")],
-    ranking: Annotated[Path, typer.Argument(help="Predicted rankings of its paragraphs")],
+    ranking: Annotated[Path, typer.Argument(help="Predicted rankings of its paragraphs (`rank`, or task.form=marked)")],
     output: Annotated[Path, typer.Argument(help="The file to write, in the same form")],
     most: Annotated[int, typer.Option(help="Paragraphs of a question that are kept at most", min=2)] = 5,
     above: Annotated[float, typer.Option(help="Score that they need; the best two are kept in any case")] = -3.0,

@@ -18,31 +18,48 @@ log = logging.getLogger("reread")
 
 
 def submit(predictions: Path, output: Path, sentences: Path | None, questions: Path | None, above: float) -> None:
-    """Write {id: answer} of predicted answers or options; with `sentences`, the predicted ranking of the sentences in
-    HotpotQA's file `questions`, {"answer": {id: answer}, "sp": {id: [[title, number], ..]}}, and print the scores of
-    both if the file has labels."""
-    if (sentences is None) != (questions is None):
+    """Write {id: answer} of predicted answers or options; with evidence, {"answer": {id: answer}, "sp": {id: [[title,
+    number], ..]}}, and print the scores of both if HotpotQA's file `questions` is given and has labels. The evidence
+    is that of the predictions (`task.form=marked`), or comes from `sentences`, the predicted ranking of the sentences
+    in that file."""
+    if sentences is not None and questions is None:
         raise UserError("--sentences and --questions belong together: evidence is scores of the file's sentences")
-    answers = {name: _answer(line, location) for name, location, line in _lines(predictions)}
-    if sentences is None or questions is None:
+    answers, found = dict[str, str](), dict[str, list[Fact]]()
+    for name, location, line in _lines(predictions):
+        answers[name] = _answer(line, location)
+        if "evidence" in line:
+            found[name] = _facts(line["evidence"], location)
+    if found and sentences is not None:
+        raise UserError(f"{predictions}: has evidence of its own; leave --sentences out")
+    if not found and sentences is None:
+        if questions is not None:
+            raise UserError(f"{predictions}: has no evidence to score; give its --sentences, or leave --questions out")
         _write(output, answers)
         return
-    asked, found = _asked(questions), dict[str, list[Fact]]()
+    asked = {} if questions is None else _asked(questions)
+    if sentences is not None and questions is not None:
+        found = _ranked(sentences, questions, asked, above)
+    for kind, names in (("answer", answers), ("evidence", found)):
+        if missing := [name for name in asked if name not in names]:
+            log.warning("%s: %d of %d questions have no %s", questions, len(missing), len(asked), kind)
+    _write(output, {"answer": answers, "sp": found})
+    labelled = [one for one in asked.values() if one.answer is not None and one.supporting_facts is not None]
+    if labelled and len(labelled) == len(asked):
+        gold_answers = {one.id: [one.answer or ""] for one in labelled}
+        gold_facts = {one.id: one.supporting_facts or [] for one in labelled}
+        _print(joint_scores(gold_answers, gold_facts, answers, found))
+
+
+def _ranked(sentences: Path, questions: Path, asked: dict[str, Asked], above: float) -> dict[str, list[Fact]]:
+    """The evidence of each question, from predicted rankings of its sentences."""
+    found = dict[str, list[Fact]]()
     for name, location, line in _lines(sentences):
         if name not in asked:
             raise UserError(f"{location}: id `{name}` is not in {questions}; predict for the same file")
         facts = list(asked[name].sentences)
         scores = _ranking(line, location, len(facts), questions)
         found[name] = evidence({fact: scores[number] for number, fact in enumerate(facts)}, above=above)
-    for kind, names in (("answer", answers), ("evidence", found)):
-        if missing := [name for name in asked if name not in names]:
-            log.warning("%s: %d of %d questions have no %s", questions, len(missing), len(asked), kind)
-    _write(output, {"answer": answers, "sp": found})
-    labelled = [one for one in asked.values() if one.answer is not None and one.supporting_facts is not None]
-    if len(labelled) == len(asked):
-        gold_answers = {one.id: one.answer or "" for one in labelled}
-        gold_facts = {one.id: one.supporting_facts or [] for one in labelled}
-        _print(joint_scores(gold_answers, gold_facts, answers, found))
+    return found
 
 
 def narrow(questions: Path, ranking: Path, output: Path, most: int, above: float) -> None:
@@ -101,12 +118,22 @@ def _answer(line: dict[str, Any], location: str) -> str:
     return answer.lower() if answer in ("YES", "NO") else answer
 
 
+def _facts(evidence: Any, location: str) -> list[Fact]:
+    """Of a line's `evidence`, each once: two paragraphs may have one title."""
+    try:
+        return list(dict.fromkeys((str(one["title"]), int(one["sentence"])) for one in evidence))
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"{location}: `evidence` is no list of titles and sentences; predict again") from None
+
+
 def _ranking(line: dict[str, Any], location: str, count: int, questions: Path) -> list[float]:
     """The scores of `count` passages in the file's order."""
     try:
         scores = {int(one["passage"]): float(one["score"]) for one in line["ranking"]}
     except (KeyError, TypeError, ValueError):
-        raise UserError(f"{location}: no `ranking` of passages; predict with a task of the kind rank") from None
+        raise UserError(
+            f"{location}: no `ranking` of passages; predict with a task of the kind rank, or with task.form=marked"
+        ) from None
     if sorted(scores) != list(range(count)):
         raise UserError(f"{location}: {len(scores)} scores for {count} passages in {questions}; predict for that file")
     return [scores[number] for number in range(count)]

@@ -10,12 +10,14 @@ Split = Literal["words", "characters", "blanks"]
 
 
 class Given(NamedTuple):
-    """Values of a task for all examples that lack them, such as raw texts."""
+    """Values of a task for all examples that lack them, such as raw texts, and what it reads beside text and label."""
 
     split: Split | None = None
     """The units into which a text is split."""
     question: str | None = None
     options: tuple[str, ...] = ()
+    evidence: bool = False
+    """Whether the task reads the paragraphs and sentences of a text, and which of them support its answer."""
 
 
 NOTHING = Given()

@@ -57,6 +57,8 @@ OTHER: dict[str, dict[str, Any]] = {
     "tag": {**COMMON, "scheme": "BIOES", "crf": True, "characters": True, "split": "characters"},
     "answer": {
         **COMMON,
+        "form": "marked",
+        "evidence_paragraphs": 2,
         "occurrences": "all",
         "without": "skip",
         "no_answer": 0.01,
@@ -128,7 +130,7 @@ def example(task: str, number: int, generator: np.random.Generator) -> dict[str,
 def settings_of(model: str, task: str) -> dict[str, Any]:
     """The settings of `OTHER` that this task and model can have: those that decide how a text is read."""
     kind = task if task in OTHER else "classify"
-    without = {"columns", "frame", "form"}  # tests/training/objectives/test_joined.py has that form
+    without = {"columns", "frame", "form"}  # tests/training/objectives/test_joined.py and test_marked.py have it
     if model in ("longformer", "ran"):
         without.add("pooling")
     if task != "set":

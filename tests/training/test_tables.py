@@ -8,6 +8,7 @@ from reread.preprocessing import corpus
 from reread.preprocessing.corpus import writer
 from reread.training.config import OptimizerSettings
 from reread.training.data.kinds import KINDS
+from reread.training.data.tasks.answer_settings import AnswerSettings
 from reread.training.data.tasks.classify import ClassifySettings
 from reread.training.data.tasks.settings import TaskSettings
 from reread.training.models import MODELS, model_spec
@@ -38,6 +39,7 @@ def test_every_task_has_scores_and_each_row_of_scores_is_of_a_task() -> None:
     tasks = {name: kind.settings for name, kind in KINDS.items() if kind.settings.is_task}
     answers = get_args(ClassifySettings.model_fields["answer"].annotation)
     of_each: dict[str, list[dict[str, Any]]] = {"classify": [{"answer": one} for one in answers]}
+    of_each["answer"] = [{"form": one} for one in get_args(AnswerSettings.model_fields["form"].annotation)]
     found = {
         cast(TaskSettings, settings.model_construct(kind=kind, **values)).scored_as
         for kind, settings in tasks.items()

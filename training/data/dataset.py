@@ -38,7 +38,8 @@ class Dataset(ABC, Generic[AnySettings]):
     seed: int
     vocab_size: int
     special: dict[str, int]
-    """Name -> id of the tokenizer's special tokens, among pad, unk, cls, sep, mask and eos."""
+    """Name -> id of the tokenizer's special tokens, among pad, unk, cls, sep, mask and eos, and of marks that the model
+    of a task looks for (paragraph, sentence)."""
     tokenizer_folder: Path
     corpus_fingerprint: str
 

@@ -20,10 +20,11 @@ from reread.training.data.rows.stream import Stream, StreamSettings
 from reread.training.data.settings import CorpusSettings, DataSettings
 from reread.training.data.tasks.answer import AnswerDataset
 from reread.training.data.tasks.answer_settings import AnswerSettings
-from reread.training.data.tasks.choose import ChooseDataset, ChooseSettings
+from reread.training.data.tasks.choose import AlignedDataset, ChooseDataset, ChooseSettings, JoinedDataset
 from reread.training.data.tasks.classify import ClassifyDataset, ClassifySettings
 from reread.training.data.tasks.coreference import CoreferenceDataset, CoreferenceSettings
 from reread.training.data.tasks.dataset import TaskDataset
+from reread.training.data.tasks.marked import MarkedDataset
 from reread.training.data.tasks.phrases import PhrasesDataset, PhrasesSettings
 from reread.training.data.tasks.rank import RankDataset, RankSettings
 from reread.training.data.tasks.settings import TaskSettings
@@ -40,8 +41,8 @@ class Kind(NamedTuple):
     """(settings, seed, split) -> the dataset."""
     objective: str
     """Default objective (`reread.training.objectives`), if the recipe does not name one."""
-    task: type[TaskDataset[Any, Any]] | None = None
-    """The class of the dataset if the data is a task."""
+    task: Callable[[Any], type[TaskDataset[Any, Any]]] | None = None
+    """Settings -> the class of the dataset, if the data is a task."""
 
 
 def _drawn(
@@ -61,11 +62,21 @@ def _drawn(
     return open_all
 
 
-def _labelled(settings: type[TaskSettings], dataset: type[TaskDataset[Any, Any]], objective: str) -> Kind:
-    def open_split(given: TaskSettings, seed: int, split: str) -> TaskDataset[Any, Any]:
-        return dataset.of(given).open(given, seed, split)
+def _labelled(
+    settings: type[TaskSettings],
+    dataset: type[TaskDataset[Any, Any]],
+    objective: str,
+    **forms: type[TaskDataset[Any, Any]],
+) -> Kind:
+    """`forms` are the datasets of rows of another form, by the name of that (`task.form`)."""
 
-    return Kind(settings, open_split, objective, dataset)
+    def dataset_of(given: TaskSettings) -> type[TaskDataset[Any, Any]]:
+        return forms.get(getattr(given, "form", ""), dataset)
+
+    def open_split(given: TaskSettings, seed: int, split: str) -> TaskDataset[Any, Any]:
+        return dataset_of(given).open(given, seed, split)
+
+    return Kind(settings, open_split, objective, dataset_of)
 
 
 def open_corpora(settings: CorpusSettings, split: str) -> list[Corpus | None]:
@@ -110,8 +121,8 @@ KINDS = {
     "stream": Kind(StreamSettings, _drawn(Stream, MixedStream), "causal_lm"),
     "classify": _labelled(ClassifySettings, ClassifyDataset, "classify"),
     "tag": _labelled(TagSettings, TagDataset, "tag"),
-    "answer": _labelled(AnswerSettings, AnswerDataset, "answer"),
-    "choose": _labelled(ChooseSettings, ChooseDataset, "choose"),
+    "answer": _labelled(AnswerSettings, AnswerDataset, "answer", marked=MarkedDataset),
+    "choose": _labelled(ChooseSettings, ChooseDataset, "choose", aligned=AlignedDataset, joined=JoinedDataset),
     "rank": _labelled(RankSettings, RankDataset, "rank"),
     "phrases": _labelled(PhrasesSettings, PhrasesDataset, "phrases"),
     "coreference": _labelled(CoreferenceSettings, CoreferenceDataset, "coreference"),
@@ -137,14 +148,14 @@ def open_examples(settings: TaskSettings, examples: Sequence[Example]) -> TaskDa
     """The examples of a task that a program has."""
     dataset = KINDS[settings.kind].task
     assert dataset is not None
-    return dataset.of(settings)(settings, 0, examples)
+    return dataset(settings)(settings, 0, examples)
 
 
 def open_task(settings: TaskSettings, seed: int, split: str) -> TaskDataset[Any, Any]:
     """The examples of a split of a task, which may be none."""
     dataset = KINDS[settings.kind].task
     assert dataset is not None
-    return dataset.of(settings).open(settings, seed, split)
+    return dataset(settings).open(settings, seed, split)
 
 
 def check_held_out(settings: DataSettings, seed: int) -> None:

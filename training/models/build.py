@@ -29,6 +29,8 @@ from reread.training.models.spec import ModelSpec
 
 log = logging.getLogger("reread")
 
+MARKS = ("paragraph_token_id", "sentence_token_id")
+"""In config.json: the tokens of whose states a model tells whether a paragraph, or a sentence, supports its answer."""
 UNTRAINED_POOLER = "untrained_pooler"
 """In config.json: the model has a pooler that no loss has reached."""
 
@@ -38,7 +40,8 @@ def model_config(
 ) -> PretrainedConfig:
     """The configuration of the model to train: that of `init` if given, updated with the recipe's keys.
 
-    `special` are the corpus' ids of special tokens by name (pad, cls, sep, eos); unknown ones are ignored.
+    `special` are the corpus' ids of special tokens by name (pad, cls, sep, eos), or of marks (paragraph, sentence);
+    unknown ones are ignored.
 
     Raises `UserError` for keys and values that the constructor does not take, for an `init` of another model, and for
     a vocabulary smaller than the corpus'.
@@ -48,7 +51,7 @@ def model_config(
     try:
         known = inspect.signature(spec.config).parameters
         tokens = {f"{name}_token_id": number for name, number in special.items()}
-        tokens = {name: number for name, number in tokens.items() if name in known}
+        tokens = {name: number for name, number in tokens.items() if name in known or name in MARKS}
         config = spec.config(**{"vocab_size": vocab_size, **start, **tokens, **given})
     except Exception as error:  # ours raise ValueError; those of transformers depend on the version
         raise UserError(f"train.model: {' '.join(str(error).split())}") from None
@@ -310,7 +313,9 @@ def _config_of(spec: ModelSpec, init: Path) -> dict[str, Any]:
             f"train.init: {path} is of a model of type {kind}, not {spec.name}; {way_out(init, values, spec.name)}"
         )
     try:
-        return settings_of(spec.config, values) | {key: values[key] for key in spec.own_keys if key in values}
+        own = {key: values[key] for key in spec.own_keys if key in values}
+        marks = {key: values[key] for key in MARKS if isinstance(values.get(key), int)}
+        return settings_of(spec.config, values) | own | marks
     except ValueError as error:
         raise UserError(f"train.init: {path}: {error}") from None
 

@@ -113,11 +113,14 @@ class HeadOutput(ModelOutput):
 
 @dataclass
 class SpanOutput(ModelOutput):
-    """As `HeadOutput`, with logits [B, L] of the first and of the last token of an answer."""
+    """As `HeadOutput`, with logits [B, L] of the first and of the last token of an answer and, of a model with marks,
+    those that `ForQuestionAnswering` describes."""
 
     loss: Tensor | None = None
     start_logits: Tensor | None = None
     end_logits: Tensor | None = None
+    mark_logits: Tensor | None = None
+    kind_logits: Tensor | None = None
     mems: tuple[Tensor, ...] | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
@@ -451,27 +454,74 @@ class ForMultipleChoice(TaskHead):
         return torch.cat(questions)
 
 
+class FeedForward(nn.Module):
+    """Two layers with ReLU and dropout between them."""
+
+    def __init__(self, config: Any, outputs: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dropout = nn.Dropout(head_dropout(config))
+        self.out_proj = nn.Linear(config.hidden_size, outputs)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.out_proj(self.dropout(self.dense(hidden).relu()))  # type: ignore[no-any-return]
+
+
 class ForQuestionAnswering(TaskHead):
-    """The first and the last token of an answer."""
+    """The first and the last token of an answer.
+
+    With `config.answer_kinds`, K of them, a row has marks, and each token mark_logits [B, L, 2], of which those at the
+    marks `config.sentence_token_id` (the first) and `config.paragraph_token_id` (the second) say whether sentence and
+    paragraph support the answer, and kind_logits [B, L, K], of which those of [CLS], or of the first token where there
+    is none, say whether the answer is a span (0) or one that is no part of the text, such as yes (Longformer on
+    HotpotQA: Beltagy et al. 2020, appendix D.1). `forward` computes no loss of them."""
 
     pooling = False
     overlaps = True
     question_first = True
     layer = "qa_outputs"
 
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        if kinds := self.kinds:
+            self.sentence_outputs, self.paragraph_outputs = FeedForward(config, 1), FeedForward(config, 1)
+            self.kind_outputs = FeedForward(config, kinds)
+            self.post_init()
+
+    @property
+    def kinds(self) -> int:
+        return int(getattr(self.config, "answer_kinds", 0))
+
     def linear(self, config: Any) -> nn.Module:
         return nn.Linear(config.hidden_size, 2)
+
+    def logits(self, encoded: Any, mask: Tensor | None) -> Tensor:
+        """[B, L, 2] of start and end, or [B, L, 4 + K] with those of marks and kinds; float32."""
+        spans = super().logits(encoded, mask)
+        if not self.kinds:
+            return spans
+        states = self.dropout(encoded.last_hidden_state)
+        heads = (self.sentence_outputs, self.paragraph_outputs, self.kind_outputs)
+        return torch.cat([spans, *(at_least_float32(head(states)) for head in heads)], dim=-1)
+
+    def whole(
+        self, windows: list[Windows], logits: list[list[Tensor]], length: int, predict: str, options: int
+    ) -> Tensor:
+        """The kind of the answer is that of the windows' mean, or of the last."""
+        pairs = zip(windows, logits, strict=True)
+        return torch.stack([one.joined(parts, length, predict if self.kinds else "first") for one, parts in pairs])
 
     def answered(
         self, rows: Mapping[str, Any], start: Tensor | None, end: Tensor | None, return_dict: bool | None
     ) -> Any:
         """What `forward` returns, for the positions [B] of answers."""
         logits, others = self.read(rows)
-        starts, ends = (x.contiguous() for x in logits.unbind(-1))
+        starts, ends = (x.contiguous() for x in logits[..., :2].unbind(-1))
+        more: dict[str, Any] = {"mark_logits": logits[..., 2:4], "kind_logits": logits[..., 4:]} if self.kinds else {}
         loss = None
         if start is not None and end is not None:
             loss = (_position_loss(starts, start) + _position_loss(ends, end)) / 2
-        return returned(self, SpanOutput(loss, starts, ends, **others), return_dict)
+        return returned(self, SpanOutput(loss, starts, ends, **more, **others), return_dict)
 
     def forward(  # type: ignore[override]
         self,

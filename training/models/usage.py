@@ -64,6 +64,29 @@ print(text[offsets[first][0] : offsets[last][1]])
 
 transformers 4 also has `pipeline("question-answering", model=model, tokenizer=tokenizer)`."""
 
+_MARKED = """The answer, and the sentences that support it, from marks around question, titles and sentences:
+
+```python
+import torch
+
+question, paragraphs = "What is this?", [("A title", ["This is a text.", "It is short."])]
+asked = f"[q]{question}[/q]"
+text = ""
+for title, sentences in paragraphs:
+    text += f"BEFORE_TITLE{title}AFTER_TITLE" + "".join(f"{sentence}AFTER_SENTENCE" for sentence in sentences)
+row = tokenizer(ASKED_AND_TEXT, return_tensors="pt")
+with torch.no_grad():
+    output = model.eval()(**row)
+kinds = output.kind_logits[0, POSITION_OF_CLS].softmax(-1)  # of a span, and of each of model.config.task["choices"]
+marks = row.input_ids[0] == model.config.sentence_token_id
+count = sum(len(sentences) for _, sentences in paragraphs)
+evidence = output.mark_logits[0, marks, 0][:count] > 0  # of each sentence
+first, last = output.start_logits[0].argmax(), output.end_logits[0].argmax()
+print(kinds.tolist(), evidence.tolist(), tokenizer.decode(row.input_ids[0, first : last + 1]))
+```
+
+`reread predict` and `reread.load` choose the best span within the text, and evidence as in training."""
+
 _CHOOSE = """One of several options:
 
 ```python
@@ -170,12 +193,22 @@ _USAGE = {
     "classify": Usage(_CLASSIFY),
     "tag": Usage(_TAG),
     "answer": Usage(_ANSWER),
+    "answer-marked": Usage(_MARKED, in_transformers=False),
     "choose": Usage(_CHOOSE),
     "choose-joined": Usage(_JOINED, in_transformers=False),
     "rank": Usage(_RANK, in_windows=False),
     "phrases": Usage(_PHRASES, in_transformers=False),
     "coreference": Usage(_COREFERENCE, in_transformers=False),
 }
+
+_OF_FRAME = {
+    "ASKED_AND_TEXT": ("asked, text", "text, asked"),
+    "BEFORE_TITLE": ("<t>", ""),
+    "AFTER_TITLE": ("</t>", "[p]"),
+    "AFTER_SENTENCE": ("[s]", "{tokenizer.sep_token}"),
+    "POSITION_OF_CLS": ("0", "-1"),
+}
+"""What stands for these words of an example where the question comes first, and where the text does."""
 
 _WINDOWS = """A text of any length is read whole: what is longer than a window is cut as in training, and the windows'
 results are put together (`reading` in config.json)."""
@@ -189,7 +222,8 @@ def is_without_class(task: str, windows: bool) -> bool:
 def usage_of(
     task: str, frame: str, windows: bool = True, longest: int = 100, unit: str = "words", characters: bool = False
 ) -> str:
-    """The example for a task, "" for other objectives; `choose-joined` is `choose` with its options in one row.
+    """The example for a task, "" for other objectives; `choose-joined` is `choose` with its options in one row, and
+    `answer-marked` is `answer` with evidence.
 
     `frame` is that of `ModelSpec`; `windows`, whether the exported model has code of its own, which reads long texts in
     windows; `longest`, the tokens of the longest answer; `unit`, what words are (`task.split`); `characters`, whether
@@ -199,6 +233,8 @@ def usage_of(
     text_first = frame == "segments"
     code = _TAG_OF_CHARACTERS if characters else _USAGE[task].code
     use = code.replace("QUESTION_AND_TEXT", "text, question" if text_first else "question, text")
+    for name, others in _OF_FRAME.items():
+        use = use.replace(name, others[text_first])
     use = (
         use.replace("LONGEST", str(longest))
         .replace("UNIT", _UNITS[unit])

@@ -4,10 +4,13 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-from reread.training.data.batch import Rows
+from reread.training.data.batch import IGNORED, Rows
 from reread.training.data.tasks.answer_settings import AnswerSettings
+from reread.training.models.heads import phrase_losses
 from reread.training.objectives.objective import Card
 from reread.training.objectives.task import TaskObjective
 
@@ -17,14 +20,25 @@ class AnswerObjective(TaskObjective[AnswerSettings]):
 
     With `occurrences: all` it is -log of the probability of all right positions together, in one softmax over the
     windows of a document (over each window, if the model has memory): Longformer's OR loss for TriviaQA.
+
+    With `form: marked` the loss of each softmax has three more terms: the cross entropy of the answer's kind, from the
+    mean of the windows' logits, and of its marks of sentences, and of paragraphs, the mean binary cross entropy. An
+    answer that is a choice has no span to learn.
     """
 
     name = "answer"
     card = Card("AutoModelForQuestionAnswering", "question-answering", "question-answering")
 
+    @staticmethod
+    def configure(config: Any, data: AnswerSettings) -> None:
+        TaskObjective.configure(config, data)
+        if data.is_marked or hasattr(config, "answer_kinds"):
+            config.answer_kinds = 1 + len(data.choices) if data.is_marked else 0
+
     def predicted(self, rows: Rows) -> int:
         units, has_answer = self._units(rows)
-        return len({int(unit) for unit, right in zip(units, has_answer, strict=True) if right})
+        counted = rows["learns"] if self.data.is_marked else has_answer
+        return len({int(unit) for unit, counts in zip(units, counted, strict=True) if counts})
 
     def _units(self, rows: Rows) -> tuple[Any, Any]:
         """For each row [B], the number of its softmax, and whether it learns and has an answer."""
@@ -46,10 +60,34 @@ class AnswerObjective(TaskObjective[AnswerSettings]):
             chosen = logits.masked_fill(~self.put(rows[name]), -torch.inf)
             losses.append(_logsumexp(logits, unit, len(numbers)) - _logsumexp(chosen, unit, len(numbers)))
             right &= _amax(chosen.amax(-1), unit, len(numbers)) == _amax(logits.amax(-1), unit, len(numbers))
-        return 0.5 * torch.where(learns, losses[0] + losses[1], 0).sum(), (right & learns).sum()
+        spans = 0.5 * torch.where(learns, losses[0] + losses[1], 0).sum()
+        if not self.data.is_marked:
+            return spans, (right & learns).sum()
+        others, right_kind = self._beside_spans(output, rows, unit_of_row, len(numbers))
+        return spans + others, (right_kind & (right | ~learns)).sum()
+
+    def _beside_spans(
+        self, output: Any, rows: Rows, unit_of_row: NDArray[np.int64], count: int
+    ) -> tuple[Tensor, Tensor]:
+        """The summed losses of kinds and marks of all `count` units, and which units learn and have the right kind."""
+        windows = np.bincount(unit_of_row[rows["learns"]], minlength=count)
+        choice = np.zeros(count, np.int64)
+        choice[unit_of_row] = rows["choice"]
+        unit, learning, wanted = self.put(unit_of_row), self.put(rows["learns"]), self.put(choice)
+        # Kinds
+        cls = output.kind_logits[:, -1 if self.data.frame == "segments" else 0]
+        sums = cls.new_zeros((count, cls.shape[1])).index_add(0, unit, torch.where(learning[:, None], cls, 0))
+        logits, learns = sums / self.put(np.maximum(windows, 1))[:, None], self.put(windows > 0)
+        losses = torch.where(learns, F.cross_entropy(logits, wanted, reduction="none"), 0)
+        # Marks of each kind, [units, 2]
+        labels = torch.where(learning[:, None, None], self.put(rows["marks"]), IGNORED)
+        summed = losses.new_zeros((count, 2)).index_add(0, unit, phrase_losses(output.mark_logits, labels).sum(1))
+        marks = summed.new_zeros((count, 2)).index_add(0, unit, (labels != IGNORED).sum(1).to(summed.dtype))
+        return losses.sum() + (summed / marks.clamp(min=1)).sum(), learns & (logits.argmax(-1) == wanted)
 
     def outputs(self, output: Any) -> Tensor:
-        return torch.stack([output.start_logits, output.end_logits], dim=-1)
+        spans = torch.stack([output.start_logits, output.end_logits], dim=-1)
+        return torch.cat([spans, output.mark_logits, output.kind_logits], -1) if self.data.is_marked else spans
 
 
 def _amax(values: Tensor, unit: Tensor, count: int) -> Tensor:

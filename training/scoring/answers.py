@@ -65,7 +65,15 @@ def exact_match(gold: Mapping[str, Sequence[str]], predicted: Mapping[str, str],
 
 def answer_f1(gold: Mapping[str, Sequence[str]], predicted: Mapping[str, str], style: Style) -> float:
     """F1 of an answer's units: words as a bag (squad, triviaqa), or the longest contiguous run in both (cmrc)."""
-    return _best(gold, predicted, _STYLES[style].units, _STYLES[style].overlap)
+    units, shared = _STYLES[style].units, _STYLES[style].shared
+    return _best(gold, predicted, units, lambda given, wanted: _f1(shared(given, wanted), given, wanted))
+
+
+def compared(gold: str, given: str, style: Style) -> tuple[bool, int, int, int]:
+    """Whether two answers are equal, and the units that they share, that `given` and that `gold` have."""
+    rules = _STYLES[style]
+    wanted, found = rules.units(gold), rules.units(given)
+    return rules.normal(given) == rules.normal(gold), rules.shared(found, wanted), len(found), len(wanted)
 
 
 def _best(
@@ -90,21 +98,20 @@ def _equal(given: Sequence[str], wanted: Sequence[str]) -> float:
     return float(given == wanted)
 
 
-def _bag_f1(given: Sequence[str], wanted: Sequence[str]) -> float:
-    return _f1((Counter(given) & Counter(wanted)).total(), given, wanted)
+def _in_both(given: Sequence[str], wanted: Sequence[str]) -> int:
+    return (Counter(given) & Counter(wanted)).total()
 
 
-def _answer_f1(given: Sequence[str], wanted: Sequence[str]) -> float:
+def _unless_closed(given: Sequence[str], wanted: Sequence[str]) -> int:
     """HotpotQA's: a span is never right in part where the other is yes or no (hotpot_evaluate_v1.py)."""
     is_closed = any(len(one) == 1 and one[0] in ("yes", "no", "noanswer") for one in (given, wanted))
-    return float(given == wanted) if is_closed else _bag_f1(given, wanted)
+    return _in_both(given, wanted) if given == wanted or not is_closed else 0
 
 
-def _run_f1(given: Sequence[str], wanted: Sequence[str]) -> float:
+def _in_run(given: Sequence[str], wanted: Sequence[str]) -> int:
     if given == wanted:
-        return 1.0
-    run = SequenceMatcher(None, given, wanted, autojunk=False).find_longest_match(0, len(given), 0, len(wanted))
-    return _f1(run.size, given, wanted)
+        return len(given)
+    return SequenceMatcher(None, given, wanted, autojunk=False).find_longest_match(0, len(given), 0, len(wanted)).size
 
 
 def _f1(shared: int, given: Sequence[str], wanted: Sequence[str]) -> float:
@@ -117,16 +124,16 @@ def _without_articles(text: str) -> str:
 
 
 class _Style(NamedTuple):
-    """A script's rules: normal form for EM, units for F1, and their overlap."""
+    """A script's rules: normal form for EM, units for F1, and how many of them two answers share."""
 
     normal: Callable[[str], str]
     units: Callable[[str], Sequence[str]]
-    overlap: Callable[[Sequence[str], Sequence[str]], float]
+    shared: Callable[[Sequence[str], Sequence[str]], int]
 
 
 _STYLES: dict[Style, _Style] = {
-    "squad": _Style(squad_normal, lambda text: squad_normal(text).split(), _bag_f1),
-    "hotpotqa": _Style(squad_normal, lambda text: squad_normal(text).split(), _answer_f1),
-    "triviaqa": _Style(triviaqa_normal, lambda text: triviaqa_normal(text).split(), _bag_f1),
-    "cmrc": _Style(cmrc_normal, cmrc_units, _run_f1),
+    "squad": _Style(squad_normal, lambda text: squad_normal(text).split(), _in_both),
+    "hotpotqa": _Style(squad_normal, lambda text: squad_normal(text).split(), _unless_closed),
+    "triviaqa": _Style(triviaqa_normal, lambda text: triviaqa_normal(text).split(), _in_both),
+    "cmrc": _Style(cmrc_normal, cmrc_units, _in_run),
 }

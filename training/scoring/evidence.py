@@ -5,16 +5,16 @@ recall. A joint precision, or recall, is the product of the two, from which a qu
 question without a prediction counts 0.
 """
 
-from collections import Counter
-from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Hashable, Mapping
+from typing import NamedTuple, TypeVar
 
-from reread.training.scoring.answers import squad_normal
+from reread.training.scoring.answers import Style, compared
 from reread.training.scoring.gather import paired, points
 
 Fact = tuple[str, int]
 """Title of a paragraph, and the number of a sentence in it, from 0."""
-_CLOSED = ("yes", "no", "noanswer")
+Sentence = TypeVar("Sentence", bound=tuple[Hashable, int])
+"""A paragraph's name, and the number of a sentence in it."""
 
 
 class Measures(NamedTuple):
@@ -31,16 +31,19 @@ def _measures(em: float, precision: float, recall: float) -> Measures:
     return Measures(em, 2 * precision * recall / both if both > 0 else 0.0, precision, recall)
 
 
-def answer_measures(gold: str, given: str | None) -> Measures:
-    """Words as a bag; where one of the two is yes, no or noanswer, the other has to be the same."""
+def answer_measures(gold: Collection[str], given: str | None, style: Style) -> Measures:
+    """Of the gold answer that fits best; without one, "" is right. Where one of two answers is yes, no or noanswer,
+    HotpotQA's other has to be the same."""
     if given is None:
         return Measures()
-    wanted, found = squad_normal(gold), squad_normal(given)
-    em = float(found == wanted)
-    if not em and (found in _CLOSED or wanted in _CLOSED):
-        return Measures()
-    shared = (Counter(found.split()) & Counter(wanted.split())).total()
-    return _measures(em, shared / len(found.split()), shared / len(wanted.split())) if shared else Measures(em)
+    if not gold:
+        return Measures() if given else Measures(1.0, 1.0, 1.0, 1.0)
+    return max((_answer_measures(one, given, style) for one in gold), key=lambda one: (one.f1, one.em))
+
+
+def _answer_measures(gold: str, given: str, style: Style) -> Measures:
+    is_equal, shared, found, wanted = compared(gold, given, style)
+    return _measures(float(is_equal), shared / found, shared / wanted) if shared else Measures(float(is_equal))
 
 
 def fact_measures(gold: Collection[Fact], given: Collection[Fact] | None) -> Measures:
@@ -53,15 +56,16 @@ def fact_measures(gold: Collection[Fact], given: Collection[Fact] | None) -> Mea
 
 
 def joint_scores(
-    answers: Mapping[str, str],
+    answers: Mapping[str, Collection[str]],
     facts: Mapping[str, Collection[Fact]],
     predicted: Mapping[str, str],
     predicted_facts: Mapping[str, Collection[Fact]],
+    style: Style = "hotpotqa",
 ) -> dict[str, Measures]:
     """The table of `answer`, `support` and `joint`, from gold and predictions by question.
 
     Raises `UserError` as `paired` does."""
-    of_answers = [answer_measures(gold, given) for gold, given in paired(answers, predicted)]
+    of_answers = [answer_measures(gold, given, style) for gold, given in paired(answers, predicted)]
     of_facts = [fact_measures(gold, given) for gold, given in paired(facts, predicted_facts)]
     joint = [
         _measures(answer.em * support.em, answer.precision * support.precision, answer.recall * support.recall)
@@ -71,11 +75,13 @@ def joint_scores(
     return {name: Measures(*map(points, zip(*rows, strict=True))) for name, rows in table.items()}
 
 
-def evidence(sentences: Mapping[Fact, float], paragraphs: int = 2, above: float = 0.0) -> list[Fact]:
+def evidence(sentences: Mapping[Sentence, float], paragraphs: int | None = 2, above: float = 0.0) -> list[Sentence]:
     """The facts among `sentences`, which have logits, from exactly `paragraphs` paragraphs, or as many as there are:
     those with the best sentences, of each this sentence and the others `above` (Longformer's decoding: Beltagy et al.
-    2020, appendix D.1)."""
-    best = dict[str, float]()
+    2020, appendix D.1). Without a number of paragraphs all sentences `above`."""
+    if paragraphs is None:
+        return [fact for fact, score in sentences.items() if score > above]
+    best = dict[Hashable, float]()
     for (title, _), score in sentences.items():
         best[title] = max(score, best.get(title, score))
     chosen = sorted(best, key=lambda title: -best[title])[:paragraphs]

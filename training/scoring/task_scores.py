@@ -22,6 +22,7 @@ from reread.training.scoring.classification import (
 )
 from reread.training.scoring.coreference import average, b_cubed, ceaf, muc
 from reread.training.scoring.entities import Scheme, entity_f1, entity_scores, token_accuracy, token_f1
+from reread.training.scoring.evidence import joint_scores
 from reread.training.scoring.options import pac, qac
 from reread.training.scoring.phrases import f1_at
 from reread.training.scoring.ranking import mrr, ndcg, recall
@@ -51,6 +52,13 @@ def _precision(gold: Mapping[str, Any], predicted: Mapping[str, Any], scheme: Sc
 
 def _recall(gold: Mapping[str, Any], predicted: Mapping[str, Any], scheme: Scheme) -> float:
     return entity_scores(gold, predicted, scheme).recall
+
+
+def _joint(gold: Mapping[str, Any], predicted: Mapping[str, Any], style: Style, table: str, measure: str) -> float:
+    answers, facts = ({name: one[part] for name, one in gold.items()} for part in (0, 1))
+    given, found = ({name: one[part] for name, one in predicted.items()} for part in (0, 1))
+    value: float = getattr(joint_scores(answers, facts, given, found, style)[table], measure)
+    return value
 
 
 def _average(gold: Mapping[str, Any], predicted: Mapping[str, Any], style: Style) -> float:
@@ -84,6 +92,11 @@ SCORES: dict[str, dict[str, Score]] = {
         "em": Score(exact_match, ("style",)),
         "average": Score(_average, ("style",)),
     },
+    "answer-evidence": {
+        f"{table}-{measure}".removeprefix("answer-"): Score(partial(_joint, table=table, measure=measure), ("style",))
+        for table in ("joint", "answer", "support")
+        for measure in ("f1", "em")
+    },
     "choose": {
         "accuracy": Score(accuracy),
         "qac": Score(lambda gold, predicted, groups: qac(gold, predicted), ("groups",)),
@@ -93,8 +106,8 @@ SCORES: dict[str, dict[str, Score]] = {
     "phrases": {f"f1@{depth}": Score(partial(f1_at, depth=depth)) for depth in (3, 1, 5)},
     "coreference": {"conll-f1": Score(average), "muc": Score(muc), "b3": Score(b_cubed), "ceaf-e": Score(ceaf)},
 }
-"""Kind of task (`classify` is three, by what a label is) -> its scores by name, of which the first one chooses the best
-checkpoint unless the recipe names another."""
+"""Kind of task (`classify` is three, by what a label is, `answer` two, with evidence or without) -> its scores by name,
+of which the first one chooses the best checkpoint unless the recipe names another."""
 
 
 def scores(kind: str, gold: Mapping[str, Any], predicted: Mapping[str, Any], **given: Any) -> dict[str, float]:
@@ -102,14 +115,15 @@ def scores(kind: str, gold: Mapping[str, Any], predicted: Mapping[str, Any], **g
     `classification`).
 
     By id, gold and prediction are a label (classify-one), a collection of labels (classify-set), a number
-    (classify-number), a sequence of tags (tag), the texts of the answers and one text (answer), the index of an option
-    (choose), grades and scores of passages (rank), sequences of phrases (phrases), or clusters of spans (coreference).
+    (classify-number), a sequence of tags (tag), the texts of the answers and one text (answer), these with supporting
+    facts (answer-evidence), the index of an option (choose), grades and scores of passages (rank), sequences of phrases
+    (phrases), or clusters of spans (coreference).
     `given` may have:
 
     - classify-one: `labels`, all labels of the training data; for two labels also `positive`, the label whose F1 is
       computed, and `probabilities`, id -> the probability of that label;
     - tag: `scheme`, required;
-    - answer: `style`, required;
+    - answer, answer-evidence: `style`, required;
     - choose: `groups`, id -> the passage it belongs to.
 
     A score that is not defined for these texts, such as AUC if all have the same label, is left out and logged. Raises

@@ -1,8 +1,10 @@
 """`hotpotqa`, `hotpotqa-sentences`: HotpotQA's questions over ten paragraphs each (Yang et al. 2018), to answer, or to
 rank the paragraphs or their sentences."""
 
+import logging
 import re
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
@@ -10,9 +12,11 @@ from pydantic import ConfigDict, Field
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.file import LabelledFile
-from reread.preprocessing.labelled.tasks.answer import ELSEWHERE, NOWHERE, Answer, AnswerExample
+from reread.preprocessing.labelled.tasks.answer import ELSEWHERE, NOWHERE, Answer, AnswerExample, Fact
 from reread.preprocessing.labelled.tasks.rank import RankExample
 from reread.preprocessing.settings import Settings
+
+log = logging.getLogger("reread")
 
 
 class Asked(Settings):
@@ -49,9 +53,11 @@ def read_hotpotqa(source: LabelledFile) -> Iterator[Example]:
     whole words, the places in supporting sentences first; `yes` and `no` are YES and NO. `rank`: the passages are the
     paragraphs, and those with a supporting sentence are relevant.
 
-    A question without `answer` is unlabelled, as is a ranking without `supporting_facts`.
+    A question without `answer` is unlabelled, as is a ranking, or a question whose evidence the task reads, without
+    `supporting_facts`.
     """
     kind: Literal["answer", "rank"] = "rank" if source.task == "rank" else "answer"
+    absent = 0
     for location, asked in asked_in(source):
         sentences = {title: len(found) for title, found in asked.context}
         wrong = [title for title, number in asked.supporting_facts or () if not 0 <= number < sentences.get(title, 0)]
@@ -61,7 +67,10 @@ def read_hotpotqa(source: LabelledFile) -> Iterator[Example]:
         elif kind == "rank":
             yield _ranking(asked, location)
         else:
-            yield _question(asked, location)
+            absent += len(wrong)
+            yield _question(asked, location, source.given.evidence)
+    if absent and source.given.evidence:
+        log.info(f"{source.name}: {absent:,} supporting facts name a sentence that is not there; they count as missed")
 
 
 def _without(titles: list[str], known: Collection[str]) -> str:
@@ -94,18 +103,34 @@ def _ranking(asked: Asked, location: str) -> RankExample:
     return RankExample(asked.id, location, asked.question, passages, grades)
 
 
-def _question(asked: Asked, location: str) -> AnswerExample:
+def _question(asked: Asked, location: str, with_evidence: bool) -> AnswerExample:
     text, supporting = "", []
+    begins: list[list[int]] = []
     facts = set(asked.supporting_facts or ())
     for title, sentences in asked.context:
+        begins.append([len(text)])
         text += f"{title}\n"
         for number, sentence in enumerate(sentences):
+            begins[-1].append(len(text))
             if (title, number) in facts:
                 supporting.append((len(text), len(text) + len(sentence)))
             text += sentence
         text += "\n"
     answers = None if asked.answer is None else _answers(text, asked.answer, supporting)
-    return AnswerExample(asked.id, location, text.rstrip("\n"), asked.question, answers)
+    text = text.rstrip("\n")
+    example = AnswerExample(asked.id, location, text, asked.question, answers)
+    if not with_evidence:
+        return example
+    paragraphs = tuple(tuple(min(begin, len(text)) for begin in one) for one in begins)
+    return replace(example, paragraphs=paragraphs, evidence=_evidence(asked))
+
+
+def _evidence(asked: Asked) -> tuple[Fact, ...] | None:
+    """The supporting facts by number; of two paragraphs of one title the first one's."""
+    if asked.supporting_facts is None:
+        return None
+    numbers = {title: number for number, (title, _) in reversed(list(enumerate(asked.context)))}
+    return tuple(Fact(numbers[title], sentence) for title, sentence in asked.supporting_facts)
 
 
 def _answers(text: str, answer: str, supporting: list[tuple[int, int]]) -> tuple[Answer, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 from reread.preprocessing.labelled.examples import ADDED, Example, Notes
@@ -25,6 +26,13 @@ class Answer(NamedTuple):
     text: str
 
 
+class Fact(NamedTuple):
+    """A sentence, by numbers from 0."""
+
+    paragraph: int
+    sentence: int
+
+
 @dataclass(frozen=True, slots=True)
 class AnswerExample(Example):
     """A question about a text, answered by spans of the text."""
@@ -37,12 +45,25 @@ class AnswerExample(Example):
     """Empty if the text does not answer the question, None if it is unlabelled."""
     question_id: str | None = field(default=None, metadata=ADDED)
     """Questions of one id are one question about several texts, which has one answer. None: a question of its own."""
+    paragraphs: tuple[tuple[int, ...], ...] = field(default=(), metadata=ADDED)
+    """The paragraphs that make up the text: of each the characters at which its title and each of its sentences begin.
+    A part ends where the next one begins."""
+    evidence: tuple[Fact, ...] | None = field(default=None, metadata=ADDED)
+    """The sentences that support the answer. HotpotQA's may name some that are not there."""
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> "AnswerExample":
-        identity, location, text, question, answers, question_id = values
+        identity, location, text, question, answers, question_id, paragraphs, evidence = values
         found = None if answers is None else tuple(Answer(*one) for one in answers)
-        return cls(identity, location, text, question, found, question_id)
+        facts = None if evidence is None else tuple(Fact(*one) for one in evidence)
+        return cls(identity, location, text, question, found, question_id, tuple(map(tuple, paragraphs)), facts)
+
+    @property
+    def parts(self) -> list[list[str]]:
+        """The title and the sentences of each paragraph."""
+        begins = [*chain.from_iterable(self.paragraphs), len(self.text)]
+        found = iter([self.text[begin:end] for begin, end in pairwise(begins)])
+        return [[next(found) for _ in one] for one in self.paragraphs]
 
     @property
     def learnable(self) -> tuple[Answer, ...]:
@@ -51,7 +72,7 @@ class AnswerExample(Example):
 
     @property
     def target(self) -> tuple[Answer, ...] | None:
-        return self.answers
+        return None if self.paragraphs and self.evidence is None else self.answers
 
     @property
     def texts(self) -> dict[str, str]:
@@ -105,11 +126,34 @@ class AnswerLine(TaskLine):
     question: str | None = None
     answers: tuple[_AnswerSpan, ...] | None = None
     question_id: str | int | None = None
+    paragraphs: tuple[tuple[int, ...], ...] = ()
+    evidence: tuple[tuple[int, int], ...] | None = None
 
     def example(self, source: LabelledFile, identity: str, location: str) -> AnswerExample:
         spans = None if self.answers is None else tuple(Answer(span.start, span.text) for span in self.answers)
         group = None if self.question_id is None else str(self.question_id)
-        return AnswerExample(identity, location, self.text, asked(source, self.question), spans, group)
+        facts = None if self.evidence is None else tuple(Fact(*one) for one in self.evidence)
+        if problem := self._problem:
+            raise ValueError(problem)
+        question = asked(source, self.question)
+        return AnswerExample(identity, location, self.text, question, spans, group, self.paragraphs, facts)
+
+    @property
+    def _problem(self) -> str | None:
+        """A mistake in paragraphs and evidence."""
+        begins = list(chain.from_iterable(self.paragraphs))
+        if not all(self.paragraphs) or begins != sorted(begins) or begins[:1] not in ([], [0]):
+            return (
+                "paragraphs: not the characters, in order and from 0 on, at which each one's title and sentences begin"
+            )
+        if begins and begins[-1] > len(self.text):
+            return f"paragraphs: a part begins at character {begins[-1]}, and the text has {len(self.text)}"
+        if begins and self.question_id is not None:
+            return "paragraphs and question_id: a question with evidence is about one text"
+        for paragraph, sentence in self.evidence or ():
+            if not (0 <= paragraph < len(self.paragraphs) and 0 <= sentence < len(self.paragraphs[paragraph]) - 1):
+                return f"evidence: no paragraph {paragraph} with a sentence {sentence}; both are counted from 0"
+        return None
 
 
 def choices_of(train: Sequence[AnswerExample]) -> list[str]:

@@ -51,6 +51,28 @@ def test_answers_and_evidence_have_joint_scores(tmp_path: Path, capsys: pytest.C
     assert [row for row in rows if "joint" in row] == [["joint", "0.00", "50.00", "33.33", "100.00"]]
 
 
+def test_evidence_of_the_model_that_answers_needs_no_other_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions, out = write_lines(tmp_path / "dev.json", [[QUESTION]]), tmp_path / "out.json"
+    facts = [{"title": "Emma", "sentence": 1, "text": "By Austen."}, {"title": "Rome", "sentence": 0}] * 2
+    line = {"id": "q", "answer": "Austen", "evidence": facts, "ranking": ranking(1.0, 3.0, -4.0)}
+    lines = write_lines(tmp_path / "lines.jsonl", [line])
+    submit(lines, out, None, None, 0.0)
+    assert written(out) == {"answer": {"q": "Austen"}, "sp": {"q": [["Emma", 1], ["Rome", 0]]}}
+    submit(lines, out, None, questions, 0.0)
+    assert capsys.readouterr().out.count("100.00") == 12
+    narrow(questions, lines, out, 5, -3.0)
+    assert [title for title, _ in written(out)[0]["context"]] == ["Rome", "Emma"]
+    for evidence, reason in (([{"title": "Emma"}], "`evidence` is no list of titles and sentences"), (3, "`evidence`")):
+        with pytest.raises(UserError, match=f"lines.jsonl:1: {reason}"):
+            submit(write_lines(tmp_path / "lines.jsonl", [{**line, "evidence": evidence}]), out, None, None, 0.0)
+    with pytest.raises(UserError, match="has evidence of its own; leave --sentences out"):
+        submit(write_lines(tmp_path / "lines.jsonl", [line]), out, lines, questions, 0.0)
+    with pytest.raises(UserError, match="has no evidence to score"):
+        submit(write_lines(tmp_path / "lines.jsonl", [{"id": "q", "answer": "x"}]), out, None, questions, 0.0)
+
+
 def test_a_ranking_leaves_paragraphs_for_the_second_stage(tmp_path: Path) -> None:
     questions, out = write_lines(tmp_path / "dev.json", [[QUESTION]]), tmp_path / "out.json"
     paragraphs = write_lines(tmp_path / "found.jsonl", [{"id": "q", "ranking": ranking(-4.0, -5.0, 2.0)}])

@@ -16,7 +16,6 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.formats.table import FORMATS
 from reread.training.data.kinds import KINDS
 from reread.training.data.tasks.answer_settings import AnswerSettings
-from reread.training.data.tasks.classify import ClassifySettings
 from reread.training.data.tasks.settings import TaskSettings
 from reread.training.models import model_spec
 from reread.training.scoring.task_scores import SCORES
@@ -57,10 +56,6 @@ def parts_of(recipe: Recipe) -> tuple[Any, Any, Any]:
     return recipe.finetune, recipe.train, recipe.train.data
 
 
-def variant(task: TaskSettings) -> str:
-    return f"classify-{task.answer}" if isinstance(task, ClassifySettings) else task.kind
-
-
 @pytest.mark.parametrize("name", finetuning_recipes())
 def test_every_finetuning_recipe_parses_once_model_and_examples_are_known(name: str) -> None:
     recipe = completed(name)
@@ -76,7 +71,7 @@ def test_every_finetuning_recipe_parses_once_model_and_examples_are_known(name: 
     assert set(train.model) <= {"type", *inspect.signature(spec.config).parameters, *spec.own_keys}
     assert bool(finetune.published) == bool(finetune.published_sizes) == (name in PAPERS)
     for row in finetune.published:
-        assert set(row.scores) <= set(SCORES[variant(task)])  # type: ignore[index]
+        assert set(row.scores) <= set(SCORES[task.scored_as])
 
 
 @pytest.mark.parametrize("name", ["longformer-imdb", "nezha-peopledaily", "ernie-doc-drcd", "bert-c3"])

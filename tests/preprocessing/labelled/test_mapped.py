@@ -15,7 +15,7 @@ from reread.preprocessing.arrays import ArrayWriter, made_once
 from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.mapped import EXAMPLES, MappedExamples, fingerprint_of, summary_of, write_examples
 from reread.preprocessing.labelled.tasks import TASKS
-from reread.preprocessing.labelled.tasks.answer import MISPLACED, NOWHERE, Answer, AnswerExample
+from reread.preprocessing.labelled.tasks.answer import MISPLACED, NOWHERE, Answer, AnswerExample, Fact
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
 from reread.preprocessing.labelled.tasks.coreference import CoreferenceExample
@@ -40,6 +40,8 @@ KINDS: dict[type[Example], st.SearchStrategy[Any]] = {
         st.none()
         | st.lists(st.builds(Answer, st.sampled_from([NOWHERE, MISPLACED, 0, 7]), text), max_size=3).map(tuple),
         st.none() | text,
+        st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3).map(tuple), max_size=2).map(tuple),
+        st.none() | st.lists(st.builds(Fact, st.integers(0, 9), st.integers(-1, 9)), max_size=2).map(tuple),
     ),
     ChooseExample: st.builds(
         ChooseExample,
@@ -77,7 +79,10 @@ def mapped(examples: list[Any], folder: Path) -> MappedExamples:
     return MappedExamples(made_once(folder, make))
 
 
-LATER = ((AnswerExample, "question_id", None), (ChooseExample, "starts", ()))
+LATER = (
+    *((AnswerExample, "question_id", None), (AnswerExample, "paragraphs", ()), (AnswerExample, "evidence", None)),
+    (ChooseExample, "starts", ()),
+)
 """Fields that came later, with the values that do not count."""
 
 

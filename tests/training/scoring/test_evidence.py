@@ -47,7 +47,7 @@ def drawn(count: int) -> tuple[dict[str, str], dict[str, list[Fact]], dict[str, 
             given[name] = answers[name] if generator.random() < 0.3 else text()
         if generator.random() < 0.95:
             found[name] = gold[name][::-1] * 2 if generator.random() < 0.3 else facts(6)
-    return answers, gold, given, found
+    return {name: [one] for name, one in answers.items()}, gold, given, found
 
 
 def test_joint_scores_are_those_of_the_owners_script() -> None:
@@ -64,7 +64,7 @@ def test_joint_scores_are_those_of_the_owners_script() -> None:
 
 def test_a_prediction_of_no_question_is_one_line() -> None:
     with pytest.raises(UserError, match=r"1 predictions are of examples without a label, first `r`"):
-        joint_scores({"q": "x"}, {"q": []}, {"r": "x"}, {})
+        joint_scores({"q": ["x"]}, {"q": []}, {"r": "x"}, {})
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -21,9 +21,18 @@ def _with_question(form: str) -> str:
 class AnswerSettings(TaskSettings):
     """A span of the text that answers a question."""
 
-    may_change = TaskSettings.file_fields | {"question"}  # which is part of the examples, whose fingerprint is compared
+    may_change = TaskSettings.file_fields | {"question", "evidence_paragraphs"}  # examples, rows and targets stay
+
+    beside_tokens: ClassVar[frozenset[str]] = TaskSettings.beside_tokens | {"evidence_paragraphs"}
 
     kind: Literal["answer"]
+    form: Literal["plain", "marked"] = "plain"
+    """`plain`: the text as it is. `marked`: question, titles and sentences have marks, tokens that the vocabulary gets,
+    from whose states the paragraphs and sentences that support the answer are learned beside it; `choices` are learned
+    from [CLS] (Longformer and ERNIE-Doc on HotpotQA: Beltagy et al. 2020, appendix D.1; Ding et al. 2021)."""
+    evidence_paragraphs: int | None = Field(default=None, ge=1, le=1000)
+    """Number of paragraphs from which evidence is predicted (`form: marked`), of each its best sentence and those above
+    0; null: all sentences above 0."""
     occurrences: Literal["first", "all"] = "first"
     """`first`: the first answer is learned; `all`: any occurrence of an answer, in any window of the document, is right
     (Longformer's OR loss with a softmax over all windows: Beltagy et al. 2020, appendix D.1)."""
@@ -40,7 +49,7 @@ class AnswerSettings(TaskSettings):
     scored, but not learned."""
     choices: list[str] = []
     """Answers that are no part of the text, such as YES and NO. They stand before each question and are predicted as
-    spans of the text are. `reread finetune` fills in those of the training examples."""
+    spans of the text are, but where `form` is `marked`. `reread finetune` fills in those of the training examples."""
     question_form: Annotated[str, AfterValidator(_with_question)] = "{question}"
     """The question as the model reads it, `{question}` in it, such as `[q] {question} [/q]`."""
     question_tokens: bool = False
@@ -51,11 +60,23 @@ class AnswerSettings(TaskSettings):
 
     @property
     def given(self) -> Given:
-        return Given(question=self.question)
+        return Given(question=self.question, evidence=self.is_marked)
+
+    @property
+    def is_marked(self) -> bool:
+        return self.form == "marked"
 
     @property
     def own_tokens(self) -> tuple[str, ...]:
-        return tuple(re.findall(r"\[[^\[\]{}]+\]", self.question_form)) if self.question_tokens else ()
+        """Those of the question's form; or [q], [/q] and the marks of titles and sentences, of which ERNIE-Doc's end
+        with [SEP]."""
+        if not self.is_marked:
+            return tuple(re.findall(r"\[[^\[\]{}]+\]", self.question_form)) if self.question_tokens else ()
+        return ("[q]", "[/q]", "[p]") if self.frame == "segments" else ("[q]", "[/q]", "<t>", "</t>", "[s]")
+
+    @property
+    def scored_as(self) -> str:
+        return "answer-evidence" if self.is_marked else self.kind
 
     @property
     def may_decline(self) -> bool:

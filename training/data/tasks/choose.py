@@ -57,11 +57,6 @@ class ChooseSettings(PooledSettings):
 
 
 class ChooseDataset(TaskDataset[ChooseSettings, ChooseExample]):
-    @classmethod
-    def of(cls, settings: ChooseSettings) -> "type[ChooseDataset]":
-        forms: dict[str, type[ChooseDataset]] = {"aligned": AlignedDataset, "joined": JoinedDataset}
-        return forms.get(settings.form, cls)
-
     def encode(self, examples: Sequence[ChooseExample]) -> list[TaskDocument]:
         options = iter(self.ids([option for example in examples for option in example.options]))
         questions = self.ids([example.question for example in examples])

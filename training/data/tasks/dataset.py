@@ -109,11 +109,6 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         self.framing = Framing(settings.frame, self.special["cls"], self.special["sep"], pair)
 
     @classmethod
-    def of(cls, settings: AnyTask) -> "type[TaskDataset[AnyTask, AnyExample]]":
-        """The class of a dataset with these settings."""
-        return cls
-
-    @classmethod
     def open(cls, settings: AnyTask, seed: int, split: str) -> "TaskDataset[AnyTask, AnyExample]":
         return cls(settings, seed, examples_of(settings, split))
 

@@ -55,7 +55,7 @@ def within_reach(settings: AnswerSettings, examples: Sequence[AnswerExample], do
         lost["that no text of their question holds"] += nowhere
         total += nowhere
     # The line
-    ceiling = scores(settings.scored_as, gold, best, style=settings.style)
+    ceiling = scores(settings.kind, gold, best, style=settings.style)
     return reach_line("gold answers", lost, total, ceiling)
 
 

@@ -366,14 +366,18 @@ class LongformerForCoreference(LongformerHead, ForCoreference):
 
 
 class LongformerForQuestionAnswering(LongformerHead, ForQuestionAnswering):
-    """An answer within a text; what stands before the first separator, the question, is global."""
+    """An answer within a text; what stands before the first separator, the question, is global, and so are marks of
+    paragraphs and sentences."""
 
     def __init__(self, config: LongformerConfig) -> None:
         config.num_labels = 2  # transformers' own class has as many outputs as labels
         super().__init__(config)
 
     def global_tokens(self, input_ids: Tensor) -> Tensor | None:
-        return self.separators(input_ids).cumsum(1) == 0
+        chosen_tokens = self.separators(input_ids).cumsum(1) == 0
+        for mark in ("paragraph_token_id", "sentence_token_id") if self.kinds else ():
+            chosen_tokens |= input_ids == getattr(self.config, mark)
+        return chosen_tokens
 
     def forward(  # type: ignore[override]
         self,
