@@ -63,7 +63,7 @@ def ablate(name: str, overrides: list[str]) -> None:
     for row, changed, one in zip(recipe.ablations, changes, trained, strict=True):
         _announce(row)
         train(one, ["train", name, *changed])
-        figures = evaluate(RUNS / one.name, [], None)
+        figures = with_perplexity(evaluate(RUNS / one.name, [], None))
         measured[row.name] = {figure: value for figure, value in figures.items() if math.isfinite(value)}
     _keep(recipe, measured)
     from reread.training.run.metrics import quality
@@ -71,6 +71,13 @@ def ablate(name: str, overrides: list[str]) -> None:
     known = quality(dict.fromkeys(figure for figures in measured.values() for figure in figures))
     cells = {row: {one: f"{found[one]:.4f}" for one in known if one in found} for row, found in measured.items()}
     Console().print(table("paper (its own tasks and size) | ours (held-out text)", recipe.ablations, cells))
+
+
+def with_perplexity(figures: dict[str, float]) -> dict[str, float]:
+    """Figures, and the perplexity of masked tokens if they have a loss (ERNIE-Doc, Figure 4)."""
+    if "masked_lm_loss" not in figures:
+        return figures
+    return {**figures, "masked_lm_perplexity": math.exp(min(figures["masked_lm_loss"], 700.0))}
 
 
 def _ablate_finetuning(name: str, overrides: list[str]) -> None:

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from reread.pipeline.cli import _status_of_command
+from reread.pipeline.commands.ablate import with_perplexity
 from reread.pipeline.recipe.continuation import training_recipe
 from reread.pipeline.recipe.load import load_recipe, write_recipe
 from reread.pipeline.recipe.shell import commands_line
 from reread.pipeline.run_folder import train as train_module
 from reread.pipeline.run_folder.folder import open_run_folder
+from reread.training.run.metrics import quality
 
 COMMANDS = {
     "run": ["run", "quickstart"],
@@ -181,3 +183,10 @@ def test_another_folder_of_that_name_goes_before_the_run(
     assert line == "reread: mine/recipe.yaml: not there; give runs/mine, the run"
     line = refusal(["evaluate", "yours"], monkeypatch, capsys)
     assert line == "reread: yours/recipe.yaml: not there; is it a run of `reread train`?"
+
+
+def test_ablations_of_masked_words_have_their_perplexity() -> None:
+    found = with_perplexity({"masked_lm_loss": 2.0, "reorder_loss": 1.0})
+    assert quality(found) == ["masked_lm_loss", "reorder_loss", "masked_lm_perplexity"]
+    assert found["masked_lm_perplexity"] == pytest.approx(7.389056)
+    assert with_perplexity({"perplexity": 9.0}) == {"perplexity": 9.0}
