@@ -208,7 +208,7 @@ def test_ernie_docs_recipes_as_published_differ_from_those_as_released_in_what_t
     form = {"retrospective": True}
     if ours[2].kind in ("classify", "choose"):
         form |= {"learns": "last", "predict": "last"}
-    if ours[2].kind == "answer":
+    if ours[2].kind == "answer" and "hotpotqa" not in name:  # whose marks are tokens already
         form |= {"question_form": "[q]{question}[/q]", "question_tokens": True}
     if "cail" in name:
         form |= {"form": "aligned", "other_length": None}
