@@ -31,7 +31,7 @@ MODELS = {
 }
 
 
-NEUTRAL = ("answer", "choose", "classify", "coreference", "phrases", "rank", "tag")
+NEUTRAL = ("answer", "choose", "classify", "coreference", "generate", "phrases", "rank", "tag")
 PAPERS = [name for name in finetuning_recipes() if name not in (*NEUTRAL, "evidence")]
 
 
