@@ -1,4 +1,4 @@
-"""`reread predict`: labels, tags, answers, options, key phrases or clusters for documents of any length."""
+"""`reread predict`: labels, tags, answers, options, key phrases, clusters or targets for documents of any length."""
 
 import re
 import sys

@@ -20,6 +20,7 @@ from reread.preprocessing.labelled.tasks.answer import AnswerExample
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
 from reread.preprocessing.labelled.tasks.coreference import CoreferenceExample
+from reread.preprocessing.labelled.tasks.generate import GenerateExample
 from reread.preprocessing.labelled.tasks.phrases import PhrasesExample
 from reread.preprocessing.labelled.tasks.rank import RankExample
 from reread.preprocessing.labelled.tasks.tag import SplitExample, TagExample
@@ -28,7 +29,7 @@ EXAMPLES: dict[str, type[Example]] = {
     one.__name__: one
     for one in (
         *(ClassifyExample, TagExample, SplitExample, AnswerExample),
-        *(ChooseExample, RankExample, PhrasesExample, CoreferenceExample),
+        *(ChooseExample, RankExample, PhrasesExample, CoreferenceExample, GenerateExample),
     )
 }
 _RECENT = 256

@@ -13,7 +13,7 @@ from reread.training.models.nezha.spec import TENSOR_PLAN
 from reread.training.parallel.layout import Slice
 from reread.training.parallel.mesh import Mesh
 from reread.training.parallel.rendezvous import init_mesh
-from reread.training.parallel.tensor import layout, parallelise, vocab_argmax, vocab_cross_entropy
+from reread.training.parallel.tensor import layout, parallelise, vocab_argmax, vocab_cross_entropy, whole_vocabulary
 
 VOCABULARY = 300
 
@@ -50,6 +50,7 @@ def loss_and_best(model: nn.Module, mesh: Mesh) -> tuple[Tensor, Tensor]:
     places = mask.flatten().nonzero().squeeze(1)
     output = model(input_ids=ids, attention_mask=mask, masked_positions=places)
     best = vocab_argmax(output.prediction_logits.detach(), mesh)
+    assert torch.equal(whole_vocabulary(output.prediction_logits.detach(), mesh).argmax(-1), best)
     following = F.cross_entropy(output.seq_relationship_logits, ids[:, 0] % 2)
     return vocab_cross_entropy(output.prediction_logits, labels.flatten()[places], mesh) + following, best
 

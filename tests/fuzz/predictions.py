@@ -23,6 +23,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "choose": ("ernie_doc", {"question": "a?", "options": ["a", "b c"]}),
     "rank": ("nezha", {}),
     "phrases": ("ran", {}),
+    "generate": ("ran", {"target_length": 4, "beams": 2}),
     "coreference": ("longformer", {"head_size": 8, "span_words": 4}),
 }
 """Task -> a model, each of which reads windows in a way of its own, and settings of the task."""
@@ -78,7 +79,9 @@ def _file(random: Random, kind: str) -> tuple[str, bytes]:
         data = changed_bytes(random, TEXT.encode())
         form = random.choice(("document-per-line", "document-per-file"))
         return form, data if random.random() < 0.3 else data.decode("utf-8", "ignore").encode()
-    if kind in ("rank", "phrases", "coreference") or random.random() < 0.6:  # which have no format of their own
+    if (
+        kind in ("rank", "phrases", "coreference", "generate") or random.random() < 0.6
+    ):  # which have no format of their own
         lines = RANKED if kind == "rank" else LINES
         return "jsonl", b"".join(json.dumps(changed_json(random, line)).encode() + b"\n" for line in lines)
     named = [(form, json.dumps(values).encode()) for form, (task, values) in JSON.items() if task == kind]

@@ -2,6 +2,7 @@
 
 import ast
 import io
+import itertools
 import json
 import re
 import sys
@@ -34,7 +35,7 @@ from tests.tasks import LETTERS, objective_of, task_values, write_lines, write_t
 
 MODELS = ["nezha", "ernie_doc", "ran", "longformer"]
 TASKS = ["one", "set", "number", "tag", "answer", "choose", "rank", "phrases", "coreference"]
-"""The answers of classification, and the other kinds."""
+"""The answers of classification, and the other kinds that all models serve."""
 
 COMMON: dict[str, Any] = {
     "format": "jsonl",
@@ -76,6 +77,7 @@ OTHER: dict[str, dict[str, Any]] = {
         **COMMON,
         **{"span_words": 3, "spans_per_word": 0.5, "antecedents": 3, "head_size": 8, "split": "characters"},
     },
+    "generate": {**COMMON, "target_length": 5, "beams": 3, "frame": "bare"},
     "phrases": {**COMMON, "phrase_words": 3, "phrases": 7, "split": "characters", "misplaced": 0.5},
 }
 """Kind of task -> each of its settings, away from its default."""
@@ -88,8 +90,8 @@ def test_every_setting_of_a_task_travels_with_the_export(kind: str, tmp_path: Pa
     missing = fields.keys() - given.keys() - {"kind", "train", "dev", "test", "tokenizer"}
     assert not missing, f"a new setting: give {missing} a value in OTHER that is not the default"
     assert not [name for name, value in given.items() if fields[name].default == value]
-    spec = model_spec("ernie_doc")
-    values = {**task_values("ernie_doc", kind, tmp_path), "init": None}
+    spec = model_spec("ran" if kind == "generate" else "ernie_doc")
+    values = {**task_values(spec.name, kind, tmp_path), "init": None}
     values["data"] |= {**given, "dev": "dev.jsonl", "test": "test.jsonl"}
     run = TrainSettings.parse(values, "test").data
     config = spec.config(vocab_size=9)
@@ -120,9 +122,10 @@ def example(task: str, number: int, generator: np.random.Generator) -> dict[str,
     if task in ("phrases", "coreference"):
         clusters = [[[0, 1], [len(text) - 1, len(text)]]]
         return {"text": text, **({"phrases": [text[:3], text[-1]]} if task == "phrases" else {"clusters": clusters})}
-    if task == "rank":
+    if task in ("rank", "generate"):
         passages = [words(generator, 14) for _ in range(4)]
-        return {"query": text, "passages": passages, "grades": [0, 1, 0, 2]}
+        ranked = {"query": text, "passages": passages, "grades": [0, 1, 0, 2]}
+        return ranked if task == "rank" else {"source": text, "target": text[:7]}
     label = {"one": "uv"[number % 2], "set": ["u", "v"][: number % 3], "number": number / 3}[task]
     return {"text": text, "second": words(generator, 9), "label": label}
 
@@ -164,8 +167,7 @@ def predictions(model: Path, file: Path, *overrides: str) -> list[dict[str, Any]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(("task", "model"), [*itertools.product(TASKS, MODELS), ("generate", "ran")])
 def test_run_export_and_export_of_the_export_predict_the_same(task: str, model: str, tmp_path: Path) -> None:
     """With every setting away from its default; they matter for these examples."""
     generator = np.random.default_rng(1)
@@ -198,12 +200,17 @@ def test_run_export_and_export_of_the_export_predict_the_same(task: str, model: 
         expected = found[0][short]["phrases"][0]
         assert best[1] == expected["text"]
         assert float(best[0]) == pytest.approx(expected["probability"], rel=1e-5)
+    if task == "generate":
+        short = min(range(6), key=lambda number: len(lines[number]["source"]))
+        assert printed_by_the_card(first, lines[short]["source"]) == [found[0][short]["target"]]
     assert task != "coreference" or any(one["clusters"] for one in found[0])
     if task == "coreference" and model == "nezha":
         short = min(range(6), key=lambda number: len(lines[number]["text"]))
         clusters = [[one["text"] for one in cluster] for cluster in found[0][short]["clusters"]]
         assert list(map(ast.literal_eval, printed_by_the_card(first, lines[short]["text"]))) == clusters
-    assert predictions(first, file, "task.longest=null", "task.other_length=64", "task.predict=mean") != found[0]
+    others = ["task.longest=null", "task.other_length=64", "task.predict=mean"]
+    others = ["task.sequence_length=48"] if task == "generate" else others
+    assert predictions(first, file, *others) != found[0]
     spec = model_spec(model)  # transformers' own copy of the export keeps it, too
     spec.config.from_pretrained(first).save_pretrained(tmp_path / "copy")
     assert task_of_export(tmp_path / "copy")["data"] == {

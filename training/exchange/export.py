@@ -34,7 +34,11 @@ AUTO_CLASSES = {
     "AutoModelForMultipleChoice": "ForMultipleChoice",
 }
 """transformers' Auto class -> the suffix of the class that it loads, after the model's name."""
-OWN_HEADS = {"ForKeyPhrases": "AutoModelForTextEncoding", "ForCoreference": "AutoModelForNextSentencePrediction"}
+OWN_HEADS = {
+    "ForKeyPhrases": "AutoModelForTextEncoding",
+    "ForCoreference": "AutoModelForNextSentencePrediction",
+    "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
+}
 """The suffix of a class that no Auto class is for -> the one that loads it, if it is the exported one. No other class
 of the same code has that one: in a process that has loaded two of it, the Auto class would take the first for both."""
 

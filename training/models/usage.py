@@ -177,6 +177,23 @@ for number, cluster in clusters.items():
 ```"""
 )
 
+_GENERATE = """A target is written of its source:
+
+```python
+import re
+
+import torch
+
+task, text = model.config.task, "A text."
+room = task["sequence_length"] - task["target_length"] - 3
+ids = tokenizer(text, add_special_tokens=False, truncation=True, max_length=room).input_ids
+row = torch.tensor([[tokenizer.cls_token_id, *ids, tokenizer.sep_token_id]])
+target = model.eval().write(row, banned=tokenizer.all_special_ids)[0]
+written = tokenizer.decode(target, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+chinese = "[\u3000-\u303f\u3400-\u9fff\uff00-\uffef]"  # beside which a decoder puts blanks
+print(re.sub(f"(?<={chinese}) | (?={chinese})", "", written))
+```"""
+
 _UNITS = {"words": r"[^\W_\u3400-\u9fff]+|\S", "blanks": r"\S+", "characters": r"\S"}
 """`task.split` -> the pattern of a unit of text."""
 
@@ -199,6 +216,7 @@ _USAGE = {
     "rank": Usage(_RANK, in_windows=False),
     "phrases": Usage(_PHRASES, in_transformers=False),
     "coreference": Usage(_COREFERENCE, in_transformers=False),
+    "generate": Usage(_GENERATE, in_windows=False),
 }
 
 _OF_FRAME = {

@@ -56,9 +56,13 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
     def loss(self, output: Any, rows: Rows) -> tuple[Tensor, Tensor]:
         """The summed loss of the predictions of a forward pass, and the number of right predictions."""
 
+    def read(self, reader: "WindowReader", rows: Rows, special: Mapping[str, int]) -> Any:
+        """What is predicted from, of the rows of a forward pass; `special` are the ids of special tokens."""
+        return reader.forward(rows)
+
     @abstractmethod
     def outputs(self, output: Any) -> Tensor:
-        """The model's output for each row [B, ...]."""
+        """What `read` returned, for each row [B, ...]."""
 
     @staticmethod
     def check(config: Any, data: AnyTask) -> None:
@@ -187,7 +191,7 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
         found: dict[int, dict[tuple[int, int], NDArray[np.float64]]] = {example: {} for example in group}
         for number, rows in enumerate(dataset.passes(group, self.settings.micro_batch, training=False)):
             reader.begin(0, number)
-            values = self.outputs(reader.forward(rows)).double().cpu().numpy()
+            values = self.outputs(self.read(reader, rows, dataset.special)).double().cpu().numpy()
             real = rows["attention_mask"] == 1
             for row in np.flatnonzero(rows["learns"]):
                 value = values[row][real[row]] if values.ndim == 3 else values[row]

@@ -101,6 +101,15 @@ def vocab_argmax(logits: Tensor, mesh: Mesh) -> Tensor:
     return ids.gather(0, values.argmax(dim=0, keepdim=True)).squeeze(0).long()
 
 
+def whole_vocabulary(logits: Tensor, mesh: Mesh) -> Tensor:
+    """Logits [n, V] from logits [n, V / tensor_size] split over the vocabulary; without gradient."""
+    if mesh.tensor_size == 1:
+        return logits
+    everyone = [torch.empty_like(logits) for _ in range(mesh.tensor_size)]
+    dist.all_gather(everyone, logits.contiguous(), group=mesh.tensor_group)
+    return torch.cat(everyone, dim=-1)
+
+
 class _Cut:
     """Cuts this rank's part out of full parameters; a parameter that is cut twice gives the same part."""
 

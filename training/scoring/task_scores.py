@@ -26,6 +26,7 @@ from reread.training.scoring.evidence import joint_scores
 from reread.training.scoring.options import pac, qac
 from reread.training.scoring.phrases import f1_at
 from reread.training.scoring.ranking import mrr, ndcg, recall
+from reread.training.scoring.written import equal, rouge_l, rouge_n
 
 log = logging.getLogger("reread")
 
@@ -105,6 +106,12 @@ SCORES: dict[str, dict[str, Score]] = {
     "rank": {"ndcg@10": Score(ndcg), "mrr@10": Score(mrr), "recall@10": Score(recall)},
     "phrases": {f"f1@{depth}": Score(partial(f1_at, depth=depth)) for depth in (3, 1, 5)},
     "coreference": {"conll-f1": Score(average), "muc": Score(muc), "b3": Score(b_cubed), "ceaf-e": Score(ceaf)},
+    "generate": {
+        "rouge-l": Score(rouge_l),
+        "rouge-1": Score(partial(rouge_n, size=1)),
+        "rouge-2": Score(partial(rouge_n, size=2)),
+        "em": Score(equal),
+    },
 }
 """Kind of task (`classify` is three, by what a label is, `answer` two, with evidence or without) -> its scores by name,
 of which the first one chooses the best checkpoint unless the recipe names another."""
@@ -117,7 +124,7 @@ def scores(kind: str, gold: Mapping[str, Any], predicted: Mapping[str, Any], **g
     By id, gold and prediction are a label (classify-one), a collection of labels (classify-set), a number
     (classify-number), a sequence of tags (tag), the texts of the answers and one text (answer), these with supporting
     facts (answer-evidence), the index of an option (choose), grades and scores of passages (rank), sequences of phrases
-    (phrases), or clusters of spans (coreference).
+    (phrases), clusters of spans (coreference), or texts (generate).
     `given` may have:
 
     - classify-one: `labels`, all labels of the training data; for two labels also `positive`, the label whose F1 is

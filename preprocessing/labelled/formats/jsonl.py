@@ -21,7 +21,7 @@ _SIMILAR = 0.7
 """`txet` and `texts` are `text` misspelt, `type` is not."""
 
 
-TEXTS = ("text", "second", "question", "query", "passage")
+TEXTS = ("text", "second", "question", "query", "passage", "target")
 """Text fields that may be joined from several values or made by a template."""
 
 

@@ -5,6 +5,7 @@ from reread.preprocessing.labelled.tasks.answer import AnswerLine
 from reread.preprocessing.labelled.tasks.choose import ChooseLine
 from reread.preprocessing.labelled.tasks.classify import ClassifyLine
 from reread.preprocessing.labelled.tasks.coreference import CoreferenceLine
+from reread.preprocessing.labelled.tasks.generate import GenerateLine
 from reread.preprocessing.labelled.tasks.phrases import PhrasesLine
 from reread.preprocessing.labelled.tasks.rank import RankLine
 from reread.preprocessing.labelled.tasks.tag import TagLine
@@ -17,5 +18,6 @@ TASKS: dict[str, type[TaskLine]] = {
     "rank": RankLine,
     "phrases": PhrasesLine,
     "coreference": CoreferenceLine,
+    "generate": GenerateLine,
 }
 """`task.kind` -> the class of a line of `jsonl`, which makes the example."""

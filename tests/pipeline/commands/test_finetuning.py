@@ -127,7 +127,7 @@ MISTAKES = [
     (
         "task.kind=write",
         "a section `finetune` and a `task` whose kind is one of classify, tag, answer, choose, rank, phrases, "
-        "coreference",
+        "coreference, generate",
     ),
     ("name=again", "two of `then` are named again"),
     ("model.hiden_size=8", "unknown key `hiden_size` for nezha"),
@@ -427,6 +427,10 @@ LINKED = [
     {"id": "1", "text": "a b d a", "clusters": [[[0, 1], [6, 7]]]},
     {"id": "2", "text": "c a b a", "clusters": [[[2, 3], [6, 7]]]},
 ]
+TITLED = [
+    {"id": "1", "source": "a b c. d e.", "target": "a b c"},
+    {"id": "2", "source": "a b c d e f", "title": "a b c d e f"},
+]
 RANKED = [
     {"id": "1", "query": "a b", "passages": ["c d", "a b c"], "grades": [0, 1]},
     {"id": "2", "query": "d", "passages": ["d e", "b", "c"], "grades": [2, 0, 0]},
@@ -451,6 +455,7 @@ RANKED = [
         ),
         ("phrases", PHRASED, {}, {"TF-IDF": ("f1@1", 50.0)}),
         ("coreference", LINKED, {}, {"same words": ("conll-f1", 100.0)}),
+        ("generate", TITLED, {"target_length": 4}, {"lead": ("rouge-l", (100 + 80) / 2)}),
         ("rank", RANKED, {}, {"order of the file": ("mrr@10", 75.0), "BM25": ("mrr@10", 100.0)}),
     ],
 )
@@ -587,14 +592,18 @@ def test_inspect_reads_with_the_model_that_would_be_fine_tuned(folder: Path) -> 
     assert task_in(folder / "corpus", [], "nezha-base") is None
 
 
-@pytest.mark.parametrize("kind", ["classify", "tag", "answer", "choose", "rank", "phrases", "coreference"])
+@pytest.mark.parametrize("kind", ["classify", "tag", "answer", "choose", "rank", "phrases", "coreference", "generate"])
 def test_the_tokens_of_a_plan_are_those_that_training_reads(kind: str, folder: Path) -> None:
     lines: dict[str, list[dict[str, Any]]] = {"classify": TEXTS, "tag": TAGGED, "answer": ASKED, "choose": CHOSEN}
-    lines |= {"rank": RANKED, "phrases": PHRASED, "coreference": LINKED}
-    more = {"classify": {"labels": ["x", "y"]}, "tag": {"labels": ["B-X", "I-X", "O"]}}.get(kind, {})
+    lines |= {"rank": RANKED, "phrases": PHRASED, "coreference": LINKED, "generate": TITLED[:1]}
+    more = {
+        "classify": {"labels": ["x", "y"]},
+        "tag": {"labels": ["B-X", "I-X", "O"]},
+        "generate": {"target_length": 3},
+    }.get(kind, {})
     found = dataset(folder, kind, lines[kind], **more, sequence_length=9)
     read = [
-        sum(int(rows["attention_mask"].sum()) for rows in found.passes([example], 8, training=False))
+        sum(int(rows["attention_mask"].sum()) for rows in found.passes([example], 8, training=kind == "generate"))
         for example in range(len(found))
     ]
     assert found.row_tokens.tolist() == read

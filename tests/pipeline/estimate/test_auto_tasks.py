@@ -15,6 +15,7 @@ from reread.preprocessing.labelled.tasks.answer import Answer, AnswerExample
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
 from reread.preprocessing.labelled.tasks.coreference import of_tokens
+from reread.preprocessing.labelled.tasks.generate import GenerateExample
 from reread.preprocessing.labelled.tasks.phrases import phrases_example
 from reread.preprocessing.labelled.tasks.tag import TagExample
 from reread.training.config import TrainSettings
@@ -47,6 +48,8 @@ def examples_of(kind: str) -> list[Example]:
             made.append(TagExample(name, "", tuple(words), ("O",) * length))
         elif kind == "coreference":
             made.append(of_tokens(name, "", [words], [[(0, 1), (1, 3)]]))
+        elif kind == "generate":
+            made.append(GenerateExample(name, "", text, " ".join(words[: 1 + number])))
         elif kind == "phrases":
             made.append(phrases_example(name, "", text, ["a b"], "words"))
         elif kind == "answer":
@@ -64,6 +67,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"sequence_length": 64, "labels": ["x", "y"], "learns": "last"},
     ),
     "runs of words": ("nezha", "phrases", {"sequence_length": 96}),
+    "targets": ("ran", "generate", {"sequence_length": 96, "target_length": 24}),
     "clusters": ("longformer", "coreference", {"sequence_length": 64, "head_size": 64}),
     "clusters with memory": ("ernie_doc", "coreference", {"sequence_length": 64, "head_size": 64}),
     "words": ("ran", "tag", {"sequence_length": 96, "labels": ["O"]}),

@@ -110,6 +110,7 @@ LINES: dict[str, list[dict[str, Any]]] = {
     "choose": [{"text": "a", "question": "b", "options": ["c", "d"]}],
     "rank": [{"query": "a", "passages": ["b", "c"]}],
     "phrases": [{"text": "a b c"}, {"text": "d e", "phrases": ["e"]}],
+    "generate": [{"source": "a b", "target": "c"}, {"text": "a"}],
     "coreference": [{"text": "a b c"}, {"tokens": ["d", "e"], "clusters": [[[0, 1], [1, 2]]]}],
 }
 

@@ -30,7 +30,7 @@ MODELS = {
 }
 
 
-NEUTRAL = ("answer", "choose", "classify", "coreference", "phrases", "rank", "tag")
+NEUTRAL = ("answer", "choose", "classify", "coreference", "generate", "phrases", "rank", "tag")
 PAPERS = [name for name in finetuning_recipes() if name not in (*NEUTRAL, "evidence")]
 FORM = "-as-published"
 """The end of a recipe that is another form of its base, and shares its scores."""

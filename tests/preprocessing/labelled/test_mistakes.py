@@ -22,6 +22,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "choose": {"text": "水", "question": "何处？", "options": ["a", "b"], "label": 1},
     "rank": {"query": "水", "passages": ["a", "b"], "grades": [0, 1]},
     "phrases": {"text": "水在山下", "phrases": ["山下"]},
+    "generate": {"source": "水在山下", "target": "水"},
     "coreference": {"text": "水在山下", "clusters": [[[0, 1], [2, 4]]]},
 }
 
@@ -197,7 +198,7 @@ def test_wrong_parts_of_nested_files_cost_no_others(tmp_path: Path) -> None:
             "a.tsv",
             b"text\nx\n",
             "tag",
-            r"tsv \(by the name \*\.tsv\) is for classify, rank, phrases, not for tag, .* jsonl, conll",
+            r"tsv \(by the name \*\.tsv\) is for classify, rank, phrases, generate, not for tag, .* jsonl, conll",
         ),
         ("a.tar", b"text", "classify", "damaged"),
     ],
@@ -374,6 +375,8 @@ def test_a_stated_format_that_does_not_fit_is_named(task: Any, format: str, cont
         ("phrases", {"id": "a?"}),
         ("phrases", {"text": "水在山下?"}),
         ("phrases", {"phrases": ["山下", "水?"]}),
+        ("generate", {"source": "a?"}),
+        ("generate", {"target": "a?"}),
         ("coreference", {"id": "a?"}),
         ("coreference", {"text": "水在山下?"}),
     ],

@@ -25,6 +25,7 @@ GIVEN = {
     "choose": Given(question="谁？", options=("甲", "乙")),
     "phrases": Given(split="blanks"),
     "coreference": Given(split="blanks"),
+    "generate": Given(),
 }
 TEXTS = ["他在IBM上班，  don't go!", "第二行"]
 
@@ -159,6 +160,9 @@ FITTING: dict[tuple[str, str], set[str]] = {
     ("phrases", "jsonl"): {"texts", "dense", "answers", "choices"},
     ("phrases", "tsv"): set(),
     ("phrases", "csv"): {"csv"},
+    ("generate", "jsonl"): {"texts", "dense", "answers", "choices"},
+    ("generate", "tsv"): set(),
+    ("generate", "csv"): {"csv"},
     ("coreference", "jsonl"): {"texts", "dense", "tags", "answers", "choices"},
     ("coreference", "conll-2012"): set(),
     **{(task, f"document-per-{what}"): PROSE for task in GIVEN for what in ("line", "file")},

@@ -518,6 +518,7 @@ torch.testing.assert_close(ours(torch.tensor({(IDS % 7).tolist()})).logits, torc
     own = ("attention_ran.py", "characters_ran.py", "configuration_ran.py", "modeling_ran.py", "windows_ran.py")
     assert {file.name for file in (tmp_path / "ran_words").glob("*.py")} == {
         "adaptive.py",
+        "beams.py",
         "blocks.py",
         "coreference.py",
         "crf.py",

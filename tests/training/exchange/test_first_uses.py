@@ -33,6 +33,7 @@ AUTO = {
     "rank": "AutoModelForSequenceClassification",
     "phrases": "AutoModelForTextEncoding",
     "coreference": "AutoModelForNextSentencePrediction",
+    "generate": "AutoModelForSeq2SeqLM",
 }
 SIZES_OF_WORDS = {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 24, "n_layer": 2, "mem_len": 4}
 EXPORTS: list[tuple[str, str, dict[str, Any]]] = [
@@ -84,6 +85,7 @@ def export(
             "rank",
             "phrases",
             "coreference",
+            "generate",
         ):
             values = {"reading": READING, "cls_token_id": 2, "sep_token_id": 3}
         if objective == "rank":  # its example cuts passages to the window
@@ -97,6 +99,8 @@ def export(
         if objective == "rank":
             values |= {"num_labels": 1, "problem_type": "regression"}
         trained = build(name, objective, **values, **given).float()
+        if objective == "generate":
+            trained.config.task = {"sequence_length": 12, "target_length": 4, "beams": 2}
     kind = {"longformer": "bpe", "transformer_xl": "words"}.get(
         name, "words" if objective == "causal_lm" else "wordpiece"
     )

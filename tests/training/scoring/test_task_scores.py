@@ -23,6 +23,7 @@ PERFECT = {
     "rank": ({"1": [0, 1], "2": [2, 0, 1]}, {"1": [0.1, 0.2], "2": [3, 1, 2]}, {}),
     "phrases": ({"1": [("a", "b")]}, {"1": [("a", "b")]}, {}),
     "coreference": ({"1": [[(0, 1), (2, 3)]]}, {"1": [[(2, 3), (0, 1)]]}, {}),
+    "generate": ({"1": "北京 a b"}, {"1": "北京 A b."}, {}),
     "choose": ({"1": 0, "2": 1}, {"1": 0, "2": 1}, {"groups": {"1": "x", "2": "x"}}),
 }
 
@@ -74,6 +75,7 @@ def test_each_kind_has_the_score_that_chooses_its_best_checkpoint() -> None:
         "rank": "ndcg@10",
         "phrases": "f1@3",
         "coreference": "conll-f1",
+        "generate": "rouge-l",
     }
     lower = {name for table in SCORES.values() for name, score in table.items() if not score.higher_is_better}
     assert lower == {"mae", "rmse"} and lower <= set(LOWER_IS_BETTER)
@@ -89,6 +91,7 @@ def test_each_kind_has_the_score_that_chooses_its_best_checkpoint() -> None:
 
 def test_scoring_needs_neither_torch_nor_scikit_learn() -> None:
     names = ["answers", "baselines", "classification", "entities", "options", "ranking", "spans", "task_scores"]
+    names.append("written")
     code = "".join(f"import reread.training.scoring.{name}\n" for name in names)
     code += "import sys; sys.exit(bool({'torch', 'sklearn', 'transformers'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

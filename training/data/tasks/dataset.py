@@ -407,7 +407,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         return [[Member(example, option, window) for option in range(len(document.options))] for window in windows]
 
     def rows(self, members: Sequence[Member], training: bool) -> Rows:
-        built = [self._row(member) for member in members]
+        built = [self._row(member, training) for member in members]
         rows = padded(built, self.special["pad"], self.settings.frame)
         shape = rows["input_ids"].shape
         for name, values in zip(Member._fields, np.array(members).T, strict=True):
@@ -415,7 +415,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         rows["learns"] = np.ones(len(members), bool)
         return {**rows, **self.targets(members, built, (shape[0], shape[1]))} if training else rows
 
-    def _row(self, member: Member) -> Row:
+    def _row(self, member: Member, training: bool) -> Row:
         document = self.documents[member.example]
         window = document.ids[document.window(member.window)].tolist()
         others = [part.tolist() for part in document.options[member.option]]

@@ -11,6 +11,7 @@ its number of heads from its input, so Linear layers can be replaced by split on
 Shapes: B rows, L tokens, D hidden size, N heads, h head size, V vocabulary; n windows, W, P as in windows_ran.py.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils import ModelOutput
 
 from ..adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+from ..beams import beam_search
 from ..blocks import (
     Predictions,
     at_least_float32,
@@ -389,6 +391,7 @@ class RanForCausalLM(RanLanguageModel):
         segment_ids: Tensor | None = None,
         labels: Tensor | None = None,
         shift_labels: Tensor | None = None,
+        masked_positions: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
@@ -396,7 +399,8 @@ class RanForCausalLM(RanLanguageModel):
         """As `RanModel` with a causal mask, or the prefix mask of segment_ids: logits [B, L, V] in float32, and mems.
 
         As elsewhere in transformers, labels [B, L] are the input tokens, shifted in here, or shift_labels [B, L] are
-        the token after each; -100 is left out.
+        the token after each; -100 is left out. masked_positions [n] as in `RanForMaskedLM`: logits are [n, V] then, and
+        there are no labels.
         With config.cutoffs logits are log-probabilities, and with labels of either kind there are none, but `losses`
         [B, L], negative log-likelihoods in nats in float32, 0 where left out.
         """
@@ -412,13 +416,14 @@ class RanForCausalLM(RanLanguageModel):
             return_dict=True,
         )
         loss, losses, logits = None, None, None
+        states = chosen(encoded.last_hidden_state, masked_positions)
         if shift_labels is None and labels is not None:
             shift_labels = F.pad(labels[:, 1:], (0, 1), value=-100)
         if not self.config.cutoffs:
-            logits = self.cls.predictions(encoded.last_hidden_state)
+            logits = self.cls.predictions(states)
             loss = None if shift_labels is None else cross_entropy(logits, shift_labels)
         else:
-            hidden = F.silu(self.transform(self.dropout(encoded.last_hidden_state)))
+            hidden = F.silu(self.transform(self.dropout(states)))
             table = self.ran.embeddings.table
             if shift_labels is None:
                 logits = self.softmax(hidden, table)
@@ -435,6 +440,32 @@ class RanForCausalLM(RanLanguageModel):
         """Of pretraining: mems and, with config.cutoffs, `losses` [B, L], else `logits` [B, L, V]. Its memory is a
         vector a layer, and it counts no sentences."""
         return cast(RanCausalLMOutput, self(input_ids, mems, shift_labels=next_ids if self.config.cutoffs else None))
+
+
+class RanForConditionalGeneration(RanForCausalLM):
+    """A target that is written of its source: a row is [CLS] source [SEP] target [SEP], with a prefix mask."""
+
+    def write(
+        self,
+        sources: Tensor,
+        attention_mask: Tensor | None = None,
+        banned: Sequence[int] = (),
+        beams: int | None = None,
+    ) -> Tensor:
+        """The target [B, t] of each of sources [B, L], [CLS] source [SEP]: its tokens, then [SEP].
+
+        By `beam_search`, with `target_length` and, unless given, `beams` of config.task. `banned` are not written.
+        """
+        task = cast(dict[str, Any], getattr(self.config, "task", None) or {})
+        return beam_search(
+            lambda **inputs: cast(Tensor, self(**inputs).logits),
+            sources,
+            torch.ones_like(sources) if attention_mask is None else attention_mask,
+            beams=beams or task.get("beams", 1),
+            longest=task.get("target_length", 32),
+            end=cast(int, self.config.sep_token_id),
+            banned=banned,
+        )
 
 
 class RanHead(RanPreTrainedModel, TaskHead):

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from reread.training.models.ran.configuration_ran import RanConfig
 from reread.training.models.ran.modeling_ran import (
     RanForCausalLM,
+    RanForConditionalGeneration,
     RanForCoreference,
     RanForKeyPhrases,
     RanForMaskedLM,
@@ -86,6 +87,7 @@ SPEC = ModelSpec(
         "rank": RanForSequenceClassification,
         "phrases": RanForKeyPhrases,
         "coreference": RanForCoreference,
+        "generate": RanForConditionalGeneration,
     },
     TENSOR_PLAN,
     flops,

@@ -1,0 +1,71 @@
+"""Fine-tuning: a target that is written of its source, with a prefix mask."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reread.training.data.batch import IGNORED, Rows
+from reread.training.data.tasks.generate import GenerateSettings
+from reread.training.kernels.head import Undecoded
+from reread.training.models.beams import beam_search
+from reread.training.models.blocks import at_least_float32
+from reread.training.models.spec import ModelSpec
+from reread.training.objectives.objective import Card, Objective
+from reread.training.objectives.task import TaskObjective, WindowReader
+from reread.training.parallel.tensor import whole_vocabulary
+
+
+class GenerateObjective(TaskObjective[GenerateSettings]):
+    """Cross entropy of each token of the target and of the [SEP] behind it, given the source and the tokens before; a
+    mean over these tokens, not over texts (Dong et al. 2019, section 2.3, without its masked tokens)."""
+
+    name = "generate"
+    has_global_tokens = False
+    card = Card("AutoModelForSeq2SeqLM", "text2text-generation", "text2text-generation")
+
+    @property
+    def own_inputs(self) -> tuple[str, ...]:
+        return ("token_type_ids", "predicted_at")
+
+    def inputs(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The head decodes the positions before the target's tokens alone."""
+        rows, length = inputs["input_ids"].shape
+        begins = torch.arange(rows, device=inputs["input_ids"].device)[:, None] * length
+        inputs["masked_positions"] = (begins + inputs.pop("predicted_at")).flatten()
+        inputs["segment_ids"] = inputs.pop("token_type_ids")
+        return inputs
+
+    def predicted(self, rows: Rows) -> int:
+        return int((rows["labels"] != IGNORED).sum())
+
+    def loss(self, output: Any, rows: Rows) -> tuple[Tensor, Tensor]:
+        labels = self.put(rows["labels"]).flatten()
+        losses, right = self.scored(output.logits, labels.clamp(min=0))
+        counted = labels != IGNORED
+        return (losses * counted).sum(), (right * counted).sum()
+
+    def read(self, reader: WindowReader, rows: Rows, special: Mapping[str, int]) -> Tensor:
+        """The written tokens [B, t]."""
+        return beam_search(
+            self._logits,
+            self.put(rows["input_ids"]),
+            self.put(rows["attention_mask"]),
+            beams=self.data.beams,
+            longest=self.data.target_length,
+            end=special["sep"],
+            banned=tuple(special.values()),
+        )
+
+    def _logits(self, **inputs: Tensor) -> Tensor:
+        logits: Tensor | Undecoded = self.model(**inputs).logits
+        if not isinstance(logits, Tensor):  # kernels compute losses alone
+            logits = at_least_float32(logits.decoder(logits.features))
+        return whole_vocabulary(logits, self.mesh)
+
+    def outputs(self, output: Tensor) -> Tensor:
+        return output
+
+    def flops(self, spec: ModelSpec, config: Any, totals: Mapping[str, float]) -> float:
+        return Objective.flops(self, spec, config, totals)
