@@ -142,7 +142,7 @@ class AlignedDataset(ChooseDataset):
             )
         return documents
 
-    def _row(self, member: Member) -> Row:
+    def _row(self, member: Member, training: bool) -> Row:
         document = self.documents[member.example]
         window = document.window(member.window)
         beside = [part[window].tolist() for part in document.options[member.option]]

@@ -58,8 +58,7 @@ class GenerateDataset(TaskDataset[GenerateSettings, GenerateExample]):
     @classmethod
     def open(cls, settings: GenerateSettings, seed: int, split: str) -> "GenerateDataset":
         """Raises `UserError` if an example to learn has a target that is longer than `target_length`, or no token."""
-        dataset = super().open(settings, seed, split)
-        assert isinstance(dataset, GenerateDataset)
+        dataset: Any = super().open(settings, seed, split)
         if split == "train":
             dataset._check_targets()
         return dataset
