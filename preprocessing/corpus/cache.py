@@ -135,7 +135,8 @@ class Cache:
                 os.fsync(index.fileno())  # else, after a power failure, an unlisted file could stay forever
                 (self.folder / ".used").write_text(f"{used + needed:020}")
                 file = open_own(temporary, "wb")
-            fcntl.flock(file, fcntl.LOCK_EX)
+                fcntl.flock(file, fcntl.LOCK_EX)
+                os.ftruncate(file.fileno(), size)  # so it counts, before the blocks are there, and is not deleted
         with file:
             try:
                 os.posix_fallocate(file.fileno(), 0, size)

@@ -89,6 +89,23 @@ def test_the_size_counts_what_other_jobs_wrote(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= 100 * KB
 
 
+def test_a_file_counts_before_its_blocks_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another job that counts all files at that moment neither overlooks nor deletes it."""
+    cache, other = cache_of(tmp_path, 40 * KB), cache_of(tmp_path, 40 * KB)
+    allocate = os.posix_fallocate
+
+    def between(*of: int) -> None:
+        monkeypatch.setattr(os, "posix_fallocate", allocate)
+        (cache.folder / ".used").unlink()
+        with pytest.raises(FullError, match=r"20,\d\d\d of 40,960 bytes"):
+            add(other, "b", 30 * KB)
+        allocate(*of)
+
+    monkeypatch.setattr(os, "posix_fallocate", between)
+    add(cache, "a", 20 * KB)
+    assert names(cache) == {"a"} and os.posix_fallocate is allocate
+
+
 def test_a_write_that_fails_leaves_no_file(tmp_path: Path) -> None:
     cache = cache_of(tmp_path, 40 * KB)
 
