@@ -18,7 +18,7 @@ quickstart: $(READY)
 test: $(READY)
 	$(PYTHON) -m pytest -n $$(($$(nproc) < 6 ? $$(nproc) + 2 : 8)) --dist loadfile --no-loadscope-reorder -m "not long" $(TESTS)
 
-# What a model learns, what the claims' scripts compute, and both GPU scripts at toy sizes: five minutes on two cores.
+# What a model learns, what the claims' scripts compute, GPU scripts at toy sizes, Ray's rarer faults: ten minutes on two cores.
 test-long: $(READY)
 	$(PYTHON) -m pytest -n logical --maxprocesses 8 --dist load -m long tests
 

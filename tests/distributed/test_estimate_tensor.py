@@ -57,6 +57,7 @@ def held(values: dict[str, Any]) -> dict[str, int]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("values_of", [train_values, ran_values, longformer_values])
 def test_an_estimated_tensor_rank_is_the_trainers(ranks, values_of) -> None:
     values = values_of("nowhere", global_batch=2, micro_batch=2, kernels="plain")

@@ -179,6 +179,7 @@ def test_a_cluster_found_here_without_tokens_is_not_used(
     assert os.environ["RAY_AUTH_MODE"] == "token" and len(os.environ["RAY_AUTH_TOKEN"]) == 64
 
 
+@pytest.mark.long
 def test_without_a_cluster_one_is_started_and_a_mistake_is_one_line(
     raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +228,7 @@ def test_of_a_killed_worker_or_node_only_its_part_is_done_again(
     assert set(counts.values()) == {1}
 
 
+@pytest.mark.long
 def test_a_part_whose_worker_dies_every_time_ends_the_run_with_one_line(
     raw: Path, tmp_path: Path, connected: Any
 ) -> None:
@@ -242,6 +244,7 @@ def test_a_part_whose_worker_dies_every_time_ends_the_run_with_one_line(
     assert "Traceback" not in errors and "raylet" not in errors
 
 
+@pytest.mark.long
 def test_a_node_that_does_not_see_the_folder_is_told(raw: Path, tmp_path: Path, connected: Any) -> None:
     """A third node in a mount namespace of its own, where another disk lies over the folder."""
     folder = tmp_path / "shared"
