@@ -48,7 +48,7 @@ def continues(folder: Path, expected: Path, *, since: int | None = None) -> str:
 def complaints(output: str) -> list[str]:
     """The lines that report a fault, without progress and the choices made at the start."""
     starts = ("device:", "precision:", "optimizer:", "gradients:", "no checkpoint", "MFU = ", "starting ", "continuing")
-    moves = ("corpus:", "train.threads:", "step ", "held out", "done")
+    moves = ("corpus:", "padding:", "train.threads:", "step ", "held out", "done")
     return [line for line in output.splitlines() if line and not line.startswith((*starts, *moves))]
 
 
