@@ -152,7 +152,7 @@ def test_a_type_of_model_that_fine_tuning_does_not_know_is_named_with_the_way_ou
     write_lines(tmp_path / "texts.jsonl", [{"text": "我", "label": label} for label in "xy"])
     given = ["finetune", "classify", "init=someone/small", "task.train=texts.jsonl", "finetune.epochs=1"]
     line = reread(hub, tmp_path, *given, status=2).splitlines()[-1]
-    made = "`reread convert --model` makes ernie_doc or longformer of it; choose by model.type=TYPE"
+    made = "`reread convert --model` makes nezha or ernie_doc or longformer of it; choose by model.type=TYPE"
     assert line == f"reread: init: someone/small is a model of type bert; {made}"
     output = reread(hub, tmp_path, *given, "model.type=longformer", "start.convert.length=64", "train.peak_tflops=1")
     assert "starting from the weights in models/someone--small-longformer-64;" in output
