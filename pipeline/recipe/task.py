@@ -113,11 +113,12 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
         filled["init"], filled["data"]["tokenizer"] = str(init), str(folder)
     if "characters" in type(data).model_fields:
         filled["data"]["characters"] = _reads_characters(given, folder)
-    filled["data"]["frame"] = model_spec(model).frame
+    filled["data"]["frame"] = frame = model_spec(model).frame
     if "sequence_length" not in task and folder is not None:
         filled["data"]["sequence_length"] = _window(model, folder)
-    if data.own_tokens and folder is not None and "vocab_size" not in given:
-        filled["model"]["vocab_size"] = _vocabulary(folder, data.own_tokens)
+    own_tokens = data.model_copy(update={"frame": frame}).own_tokens
+    if own_tokens and folder is not None and "vocab_size" not in given:
+        filled["model"]["vocab_size"] = _vocabulary(folder, own_tokens)
     an_epoch = len(examples) / settings.global_batch
     steps = settings.steps if "steps" in train else math.ceil(finetuning.epochs * an_epoch)
     every = max(1, round(an_epoch / finetuning.evaluations))

@@ -178,6 +178,19 @@ def test_the_training_examples_say_what_their_task_needs(folder: Path) -> None:
     assert data("answer", "answers.jsonl", "task.choices=['NO','YES']").choices == ["NO", "YES"]
 
 
+@pytest.mark.parametrize(("model", "tokens"), [("nezha", 5), ("ernie_doc", 3)])
+def test_the_vocabulary_grows_by_the_marks_that_the_models_rows_have(model: str, tokens: int, folder: Path) -> None:
+    """ERNIE-Doc's sentences end with [SEP] (docs/models.md)."""
+    (folder / "model" / "config.json").write_text(json.dumps({"model_type": model}))
+    parts = {"text": "a\nb c. d e.", "paragraphs": [[0, 2, 7]], "evidence": [[0, 0]]}
+    answers = [{"start": 2, "text": "b"}]
+    path = write_lines(folder / "questions.jsonl", [{"question": "f", "answers": answers, **parts}])
+    given = ["init=model", f"task.train={path}", "task.form=marked", "task.sequence_length=32"]
+    recipe = finetune_recipe("answer", given)
+    assert recipe.train is not None
+    assert recipe.train.model["vocab_size"] == len(SPECIAL) + len(LETTERS) + tokens
+
+
 def test_random_weights_are_for_a_model_that_begins_with_them(done: list[tuple[str, ...]], folder: Path) -> None:
     then = [{"recipe": "tune.yaml", "random": True}]
     overrides = [f"then={json.dumps(then)}", "train.init=model"]
