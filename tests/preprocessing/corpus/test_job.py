@@ -37,7 +37,7 @@ def counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[s
     _OPENED.append([])
     with monkeypatch.context() as patch:
         patch.setattr(os, "stat", watched)
-        patch.setattr(Path, "stat", lambda path, **options: os.stat(path, **options))  # Python 3.10's keeps its own
+        patch.setattr(Path, "stat", watched)  # Python 3.10's keeps its own
         yield counts
     counts.update(Path(name).name for name in _OPENED.pop() if name.startswith(str(folder)))
 
