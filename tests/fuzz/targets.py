@@ -1,6 +1,6 @@
 """The fuzzers by name."""
 
-from tests.fuzz import checkpoints, labelled, manifests, models, predictions, raw, recipes, runs
+from tests.fuzz import checkpoints, labelled, manifests, models, predictions, raw, recipes, runs, states
 from tests.fuzz.common import Prepare
 
 TARGETS: dict[str, Prepare] = {
@@ -9,6 +9,7 @@ TARGETS: dict[str, Prepare] = {
     "manifests": manifests.prepare,
     "checkpoints": checkpoints.prepare,
     "runs": runs.prepare,
+    "states": states.prepare,
     "recipes": recipes.recipes,
     "addresses": recipes.addresses,
     "configs": models.configs,
