@@ -43,7 +43,8 @@ def test_windows_is_refused_in_one_line(tmp_path: Path) -> None:
     done = python(code, tmp_path)
     assert "WSL 2" in done.stdout and not done.stderr
     code = (
-        "import shutil, sys; sys.platform = 'win32'; sys.argv = ['reread', 'recipes']\nfrom reread.__main__ import main\nmain()"
+        "import shutil, sys; sys.platform = 'win32'; sys.argv = ['reread', 'recipes']\n"
+        "from reread.__main__ import main\nmain()"
     )
     done = python(code, tmp_path)
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "WSL 2" in done.stderr
