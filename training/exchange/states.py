@@ -15,10 +15,7 @@ from reread.training.exchange.inert import entries
 log = logging.getLogger("reread")
 
 FAIRSEQ = (
-    (
-        re.compile(r"^(?:encoder|decoder)\.(?=sentence_encoder\.|lm_head\.)"),
-        "",
-    ),  # the first releases' encoder is a decoder
+    (re.compile(r"^(?:encoder|decoder)\.(?=sentence_encoder\.|lm_head\.)"), ""),
     (re.compile(r"^lm_head\.weight$"), "lm_head.decoder.weight"),
     (re.compile(r"^sentence_encoder\.embed_tokens\."), "roberta.embeddings.word_embeddings."),
     (re.compile(r"^sentence_encoder\.embed_positions\."), "roberta.embeddings.position_embeddings."),
@@ -33,7 +30,7 @@ FAIRSEQ = (
     (re.compile(r"\.fc2\."), ".output.dense."),
     (re.compile(r"\.final_layer_norm\."), ".output.LayerNorm."),
 )
-"""fairseq's name -> transformers'; all are applied."""
+"""fairseq's name -> transformers'; all are applied. The first releases' encoder is a decoder."""
 FAIRSEQ_LEFT_OUT = re.compile(r"classification_heads\.|\.version$|\._float_tensor$")
 IN_PROJ = re.compile(r"\.self_attn\.in_proj_(weight|bias)$")
 """Query, key and value in one, until 2019."""

@@ -27,7 +27,7 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
         questions = self._questions([example.question for example in examples])
         texts = self.tokens([example.text for example in examples])
         if self.own_tokens:
-            texts = [(ids[kept], offsets[kept]) for ids, offsets in texts for kept in [~np.isin(ids, self.own_tokens)]]
+            texts = [(ids[kept], offsets[kept]) for ids, offsets in texts for kept in [self.unmarked(ids)]]
         choices = [number for ids in self._choices.values() for number in ids]
         room = self.settings.other_length or self.settings.sequence_length // 4  # the least without other_length
         if len(choices) > room:
@@ -45,7 +45,7 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
         if not self.own_tokens:
             return self.ids([form.replace("{question}", question) for question in questions])
         before, *after = self.ids(form.split("{question}"))
-        unmarked = [ids[~np.isin(ids, self.own_tokens)] for ids in self.ids(questions)]
+        unmarked = [ids[self.unmarked(ids)] for ids in self.ids(questions)]
         return [np.concatenate([before, *(part for one in after for part in (ids, one))]) for ids in unmarked]
 
     def _shown(self, parts: list[Sequence[int]], text: int) -> list[Sequence[int]]:

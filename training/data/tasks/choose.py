@@ -179,7 +179,7 @@ class JoinedDataset(ChooseDataset):
 
     def _without_marks(self, texts: Sequence[str]) -> list[Tokens]:
         """The tokens of texts; a text that spells a mark has none in its place."""
-        return [ids[~np.isin(ids, self.own_tokens)] for ids in self.ids(texts)]
+        return [ids[self.unmarked(ids)] for ids in self.ids(texts)]
 
     def _shown(self, parts: list[Sequence[int]], text: int) -> list[Sequence[int]]:
         """Question and options as one part, each of them cut between its marks to the room beside a window."""

@@ -99,7 +99,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.own_tokens = with_tokens(self._tokenizer, settings.own_tokens)
-        """The ids of `settings.own_tokens`."""
+        """The ids of `settings.own_tokens`, which a text that spells them does not get (`unmarked`)."""
         vocabulary = self._tokenizer.get_vocab()
         self.vocab_size = len(vocabulary)
         self.embeddings = max(vocabulary.values(), default=-1) + 1
@@ -468,6 +468,10 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         documents = self.documents
         beside = [("tokens beside a text", spread(documents.longest_others))] if documents.others else []
         return [*self.coverage(), ("tokens of a text", spread(documents.lengths + documents.unread)), *beside]
+
+    def unmarked(self, ids: Tokens) -> NDArray[np.bool_]:
+        """Which of ids [n] are none of the task's own tokens, bool [n]."""
+        return ~np.isin(ids, self.own_tokens)
 
     @property
     def row_tokens(self) -> NDArray[np.int64]:

@@ -91,9 +91,13 @@ class MarkedDataset(AnswerDataset):
                 mark([self.special["sentence"]] if number else self._after, begin + len(text))
         return np.concatenate(ids), np.concatenate(offsets)
 
+    def unmarked(self, ids: Tokens) -> NDArray[np.bool_]:
+        """Which are also no [SEP], with which ERNIE-Doc's sentences end."""
+        return super().unmarked(ids) & (ids != self.special["sep"])
+
     def _without_marks(self, *of_tokens: NDArray[np.int32]) -> list[NDArray[np.int32]]:
         """Tokens, and what else is given of each; a text that spells a mark or [SEP] has none in its place."""
-        kept = ~np.isin(of_tokens[0], [*self.own_tokens, self.special["sep"]])
+        kept = self.unmarked(of_tokens[0])
         return [one[kept] for one in of_tokens]
 
     def _shown(self, parts: list[Sequence[int]], text: int) -> list[Sequence[int]]:
@@ -156,9 +160,8 @@ class MarkedDataset(AnswerDataset):
             inside = slice(content, content + window.stop - window.start)
             owned = np.flatnonzero(document.owners[window] == number)
             logits[window.start + owned] = values[inside][owned, 2:4]
-            is_mark = np.isin(document.ids[window], [*self.own_tokens, self.special["sep"]])
             spans[option, number] = values[:, :2].copy()
-            spans[option, number][inside][is_mark] = -np.inf
+            spans[option, number][inside][~self.unmarked(document.ids[window])] = -np.inf
         kinds = softmax(np.mean([values[self._cls(len(values)), 4:] for values in outputs.values()], axis=0))
         return Found(
             *self._chosen(super().decode(example, spans), kinds),
