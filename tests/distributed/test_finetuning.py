@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from reread.training.config import TrainSettings
+from tests.conftest import rarer
 from tests.distributed.test_training import agree, curve, state_of
 from tests.tasks import LETTERS, task_values, write_lines, write_tokenizer
 
@@ -81,10 +82,10 @@ def values_of(model: str, task: dict[str, Any], tensor: int, dropout: float) -> 
 @pytest.mark.parametrize(
     ("model", "dropout", "splits"),
     [
-        ("nezha", 0.0, [(2, 1), (1, 2), (2, 2)]),
+        rarer("nezha", 0.0, [(2, 1), (1, 2), (2, 2)]),
         ("ernie_doc", 0.0, [(2, 1), (1, 2), (2, 2)]),
         ("nezha", 0.1, [(1, 4)]),
-        ("ernie_doc", 0.1, [(1, 4)]),
+        rarer("ernie_doc", 0.1, [(1, 4)]),
     ],
 )
 def test_losses_scores_and_predictions_are_the_same_at_every_split(

@@ -45,6 +45,7 @@ def test_the_tutorial_finds_by_meaning_with_weights_that_have_learned_something(
     assert nearest.stem == "en-28-how-signals-keep-trains-apart"
 
 
+@pytest.mark.long
 def test_the_tutorial_of_long_documents_reads_and_classifies_a_book(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

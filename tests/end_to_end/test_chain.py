@@ -4,6 +4,7 @@ import json
 import statistics
 from pathlib import Path
 
+import pytest
 import torch
 import yaml
 
@@ -45,6 +46,7 @@ def line_of_gain(runs: Path) -> str:
     )
 
 
+@pytest.mark.long
 def test_a_chain_fine_tunes_the_model_it_has_trained_and_does_nothing_twice(
     sample_corpus: Path, tmp_path: Path
 ) -> None:

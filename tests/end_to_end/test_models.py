@@ -48,6 +48,7 @@ def test_resume_is_exact_twice(kind: str, sample_corpus: Path, uninterrupted: Pa
     assert_same_end(folder, uninterrupted)
 
 
+@pytest.mark.long
 def test_a_language_models_cells_are_there_after_kill_9_twice(sample_corpus: Path, tmp_path: Path) -> None:
     values = ran_stream_values(sample_corpus)
     values = {name: values[name] for name in ("model", "data", "optimizer")}
@@ -98,6 +99,7 @@ def test_export_matches_training(kind: str, uninterrupted: Path, tmp_path: Path)
     run_elsewhere(tmp_path, script, tmp_path / "exported", tmp_path / "expected.pt", kind)
 
 
+@pytest.mark.long
 def test_table_1_is_one_command(sample_corpus: Path, tmp_path: Path) -> None:
     """A start is trained, exported and lengthened in two ways; some rows train no steps, one only positions."""
     small = longformer_values(sample_corpus, steps=20, validate_every=20)

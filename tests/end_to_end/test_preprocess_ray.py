@@ -17,6 +17,7 @@ import pytest
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.execution.executors import ray_tasks
 from reread.preprocessing.execution.executors.ray_tasks import RayExecutor
+from tests.conftest import rarer
 from tests.raw_text import EVERY_STAGE, children, contents, errors_of, kill, start, wait_for
 
 # The store of a node: 80 MB are Ray's least.
@@ -205,7 +206,7 @@ def test_ray_makes_the_bytes_of_one_machine(
     assert all(starts.at(raylet(node)) for node in connected.list_all_nodes())
 
 
-@pytest.mark.parametrize("whole_node", [False, True])
+@pytest.mark.parametrize("whole_node", [rarer(False), True])
 def test_of_a_killed_worker_or_node_only_its_part_is_done_again(
     raw: Path, reference: dict[str, bytes], tmp_path: Path, connected: Any, whole_node: bool
 ) -> None:

@@ -20,7 +20,7 @@ from reread.training.config import TrainSettings
 from reread.training.parallel.mesh import Mesh
 from reread.training.run.metrics import read_metrics
 from reread.training.trainer import Trainer, train
-from tests.conftest import train_values
+from tests.conftest import rarer, train_values
 from tests.elsewhere import run_elsewhere
 from tests.forks import Job
 from tests.runs import STEPS, assert_same_end, figures, finish, killed_twice, start, start_new_interpreters
@@ -82,7 +82,7 @@ def test_torchrun_starts_the_same_run(sample_corpus, uninterrupted, tmp_path) ->
     assert figures(tmp_path / "run") == figures(uninterrupted)
 
 
-@pytest.mark.parametrize("tensor", [1, 2])
+@pytest.mark.parametrize("tensor", [rarer(1), 2])
 def test_export_matches_training(sample_corpus, uninterrupted, tmp_path, tensor) -> None:
     """The exported folder, loaded by transformers in a fresh process, gives the logits of the training model."""
     folder = tmp_path / "exported"

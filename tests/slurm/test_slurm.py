@@ -129,6 +129,7 @@ def test_the_time_limit_and_preemption_requeue_and_scancel_ends(
     cluster.wait(lambda: cluster.state(jobs["export"])["JobState"] == "CANCELLED", "the end of the chain")
 
 
+@pytest.mark.long
 def test_a_killed_worker_is_a_fault_and_three_without_progress_end_the_job(
     cluster: Cluster, submit: Submit, tmp_path: Path, sample_corpus: Path
 ) -> None:
