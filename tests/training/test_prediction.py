@@ -71,7 +71,16 @@ OTHER: dict[str, dict[str, Any]] = {
         "question_tokens": True,
         "choices": ["YES"],
     },
-    "choose": {**COMMON, "form": "joined", "pooling": "mean", "question": "why?", "options": ["x", "y"]},
+    "choose": {
+        **COMMON,
+        **{
+            "form": "aligned",
+            "pooling": "mean",
+            "question": "why?",
+            "options": ["x", "y"],
+            "question_option_length": 9,
+        },
+    },
     "rank": {**COMMON, "pooling": "mean", "passages": 3, "loss": "binary", "irrelevant": 0.5},
     "coreference": {
         **COMMON,

@@ -67,8 +67,8 @@ class DocumentObjective(SummedObjective[SegmentSettings, SegmentDataset]):
             )
         if config.recurrence == "full":
             raise UserError(
-                "train.model.recurrence: full keeps all states of short texts, and documents are of any length; pretrain "
-                "with enhanced, which has the same weights, and set model.recurrence=full in fine-tuning"
+                "train.model.recurrence: full keeps all states of short texts, and documents are of any length; "
+                "pretrain with enhanced, which has the same weights, and set model.recurrence=full in fine-tuning"
             )
         if config.reorder_classes < reorder_classes(data.reorder_chunks):
             raise UserError(

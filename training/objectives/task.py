@@ -62,8 +62,8 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
             return
         if (most := int(dataset.documents.windows.max(initial=0))) > MOST_SKIMMED:
             raise UserError(
-                f"model.recurrence: full keeps the states of {MOST_SKIMMED} windows of a text, but one of "
-                f"{dataset.settings.held_out.name} has {most}; lower task.longest, raise task.step, or set it to enhanced"
+                f"model.recurrence: full keeps the states of {MOST_SKIMMED} windows of a text, but one of the "
+                f"{len(dataset)} examples has {most}; lower task.longest, raise task.step, or set it to enhanced"
             )
 
     @property

@@ -120,5 +120,5 @@ def test_an_exported_head_reads_a_text_as_its_run_does(tmp_path: Any) -> None:
     long = dataset_of(values, [ClassifyExample("0", "", " ".join("a" * 49), None, "p")])
     with pytest.raises(UserError, match=r"full keeps the states of 8 windows .* has 9; lower task.longest"):
         objective.predict(long)
-    with pytest.raises(UserError, match="model.recurrence=full attends to what a first reading left"):
+    with pytest.raises(UserError, match=r"model.recurrence=full attends to what a first reading left"):
         objective.check(objective.model.config, dataset.settings.model_copy(update={"retrospective": False}))

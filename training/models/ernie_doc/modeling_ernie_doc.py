@@ -319,9 +319,8 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
         if official and gap:
             raise ValueError("official_memory remembers padding, so none can be left out")
         if self.config.skimmed and (gap or length > self.config.skimmed_length):
-            raise ValueError(
-                f"recurrence full: a segment of {length} tokens, {gap} left out, but {self.config.skimmed_length} are kept"
-            )
+            kept = self.config.skimmed_length
+            raise ValueError(f"recurrence full keeps {kept} tokens of a segment and no gap, not {length} and {gap}")
         mems = self._given(mems or (self.empty_mems(batch) if official or self.config.skimmed else ()), hidden.dtype)
         mems, skimmed = mems[: self.config.num_hidden_layers], mems[self.config.num_hidden_layers :]
         slots = mems[0].shape[1] if mems else 0
