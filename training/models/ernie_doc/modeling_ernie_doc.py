@@ -227,7 +227,8 @@ class ErnieDocPreTrainedModel(PreTrainedModel):
         recurrence two more: the states of the skim [rows, N * MOST_SKIMMED * skimmed_length, D], layer by layer, and
         how many segments were skimmed, and then read [rows, 2]."""
         config = self.config
-        shapes = [(rows, config.slots, config.hidden_size)] * (config.num_hidden_layers if config.slots else 0)
+        layers = config.num_hidden_layers if config.slots else 0
+        shapes: list[tuple[int, ...]] = [(rows, config.slots, config.hidden_size)] * layers
         if config.skimmed:
             shapes += [(rows, config.skimmed, config.hidden_size), (rows, 2)]
         return tuple(torch.zeros(shape, dtype=self.dtype, device=self.device) for shape in shapes)
@@ -345,14 +346,14 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
             types, key_types = self.embeddings.types(), self._key_types(token_type_ids, before).to(hidden.dtype)
         around = Surroundings(self.embeddings.positions(length + gap, slots), types, key_types, mask, gap)
         if skimmed and not self.skims:
-            around = around._replace(**self._skimmed(*skimmed, length))
+            around = self._with_skim(around, skimmed, length)
         # The layers, each of which also returns its new memory
         every = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
         weights = attention_weights(output_attentions, self.config)
         valid = torch.cat([filled, tokens], dim=1)
         states, mems = self.encoder(hidden, mems, around, valid, every or bool(skimmed), weights)
         if skimmed:
-            mems = (*mems, *self._kept(*skimmed, states[1:], tokens))
+            mems = (*mems, *self._kept(skimmed, states[1:], tokens))
         output = ErnieDocModelOutput(
             last_hidden_state=states[-1],
             pooler_output=None if self.pooler is None else self.pooler(states[-1]),
@@ -368,19 +369,22 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
             raise ValueError(f"{len(mems)} mems, but the model has {layers}")
         return tuple(memory.to(dtype) for memory in mems)
 
-    def _skimmed(self, states: Tensor, counts: Tensor, length: int) -> dict[str, Tensor]:
-        """What `Surroundings` has of the states of a skim [B, H, D], for a segment of `length` tokens.
+    def _with_skim(self, around: Surroundings, skimmed: tuple[Tensor, ...], length: int) -> Surroundings:
+        """`around` a segment of `length` tokens, and the states of a skim.
 
         A state stands where its token was read, and so does the segment: the distance between them is counted over all
         segments of the text, each as long as `skimmed_length`."""
+        states, counts = skimmed
         keys = MOST_SKIMMED * self.config.skimmed_length
         empty = ~states.any(-1)[:, None, None]
         rows = self.embeddings.rows_of(counts[:, 1].long() * self.config.skimmed_length, length, keys)
         table = self.embeddings.all_positions()
-        return {"skimmed": states, "table": table, "rows": rows, "skimmed_mask": empty.to(states.dtype) * MASKED}
+        mask = empty.to(states.dtype) * MASKED
+        return around._replace(skimmed=states, table=table, rows=rows, skimmed_mask=mask)
 
-    def _kept(self, held: Tensor, counts: Tensor, states: list[Tensor], tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The states of a skim [B, H, D] and `counts` after another segment, whose padding is not kept."""
+    def _kept(self, skimmed: tuple[Tensor, ...], states: list[Tensor], tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """What `mems` have of a skim after another segment, whose padding is not kept."""
+        held, counts = skimmed
         if not self.skims:
             return held, counts + counts.new_tensor([0, 1])
         new = torch.stack(states, dim=1).detach() * tokens[:, None, :, None]
