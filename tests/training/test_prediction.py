@@ -262,9 +262,16 @@ def test_options_in_one_row_are_predicted_by_run_export_and_card(tmp_path: Path)
     assert ast.literal_eval(f"[{shares}") == pytest.approx(found[1]["probabilities"], abs=2e-6)
 
 
-@pytest.mark.parametrize(("model", "given"), [("ernie_doc", {"retrospective": True, "predict": "last"}), ("ran", {})])
+@pytest.mark.parametrize(
+    ("model", "sizes", "given"),
+    [
+        ("ernie_doc", {}, {"retrospective": True, "predict": "last"}),
+        ("ernie_doc", {"recurrence": "full"}, {"retrospective": True}),
+        ("ran", {"window_handover": True}, {}),
+    ],
+)
 def test_windows_over_text_and_option_are_predicted_by_run_export_and_card(
-    model: str, given: dict[str, Any], tmp_path: Path
+    model: str, sizes: dict[str, Any], given: dict[str, Any], tmp_path: Path
 ) -> None:
     """Of three windows, read twice where there is memory (CAIL2019-SCM)."""
     generator = np.random.default_rng(1)
@@ -272,7 +279,7 @@ def test_windows_over_text_and_option_are_predicted_by_run_export_and_card(
     file = write_lines(tmp_path / "some.json", [{**dict(zip("ABC", texts, strict=True)), "label": "C"}])
     values = task_values(model, "choose", write_tokenizer(tmp_path / "tokenizer"), train=str(file), form="aligned")
     values["data"] |= {"format": "cail", "sequence_length": 17, "step": 5, **given}
-    values["model"] |= {"initializer_range": 0.5, "num_hidden_layers": 1}
+    values["model"] |= {"initializer_range": 0.5, "num_hidden_layers": 2, **sizes}
     run = trained(tmp_path, "run", values)
     folder = export(run, tmp_path / "export")
     found = predictions(run, file)
