@@ -262,7 +262,7 @@ class WindowReader:
         if "lane" not in rows:
             return self.model(**inputs)
         if self.memory is None:
-            self.memory = LaneMemory(self.model, int(rows["lanes"][0]))
+            self.memory = LaneMemory(self.model, int(rows["lanes"][0]), int(rows["windows"][0]))
         lanes = put(rows["lane"])
         with self.model.skimming() if rows["skims"][0] else nullcontext():
             output = self.model(**inputs, mems=self.memory.of(lanes))

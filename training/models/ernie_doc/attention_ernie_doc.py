@@ -272,13 +272,13 @@ def skimmed_scores(
     rows: Tensor,
 ) -> Tensor:
     """As `relative_scores` [B, N, T, H], of keys k [B, H, N, h] at any place: layers of K each, which stand at the same
-    places. r [R, N, h] is the whole table, rows [B, T, K] the row that a query and a key of each layer meet in."""
+    places, mask [B, 1, 1, K]. r [R, N, h] is the whole table, rows [B, T, K] the row that a query and a key of each
+    layer meet in."""
     content, q = (((q + bias) * q.shape[-1] ** -0.5).to(k.dtype).transpose(1, 2) for bias in biases)  # [B, N, T, h]
     by_row = q @ r.permute(1, 2, 0)  # [B, N, T, R]
-    by_place = by_row.gather(3, rows[:, None].expand(-1, q.shape[1], -1, -1))
-    scores = content @ k.permute(0, 2, 3, 1)
-    scores = scores + by_place.repeat(1, 1, 1, scores.shape[3] // rows.shape[2])
-    return at_least_float32(scores if term is None else scores + term) + mask
+    by_place = at_least_float32(by_row.gather(3, rows[:, None].expand(-1, q.shape[1], -1, -1))) + mask
+    scores = (content @ k.permute(0, 2, 3, 1)).unflatten(3, (-1, rows.shape[2])) + by_place[:, :, :, None]
+    return scores.flatten(3) if term is None else scores.flatten(3) + term
 
 
 def moved(weights: Tensor, positions: Tensor) -> Tensor:
@@ -331,7 +331,7 @@ class Surroundings(NamedTuple):
     rows: Tensor | None = None
     """[B, T, K]."""
     skimmed_mask: Tensor | None = None
-    """[B, 1, 1, H], as `mask`."""
+    """[B, 1, 1, K], as `mask`."""
 
 
 def _context(hidden: Tensor, memory: Tensor | None, around: Surroundings) -> Tensor:

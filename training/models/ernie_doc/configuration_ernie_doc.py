@@ -141,8 +141,3 @@ class ErnieDocConfig(PretrainedConfig):
     def skimmed_length(self) -> int:
         """Tokens of each segment whose states "full" keeps: those of a window of the heads, or else of a segment."""
         return self.reading["length"] if self.reading else self.segment
-
-    @property
-    def skimmed(self) -> int:
-        """States of the skim that each layer attends to; 0 but for "full"."""
-        return self.num_hidden_layers * MOST_SKIMMED * self.skimmed_length if self.recurrence == "full" else 0

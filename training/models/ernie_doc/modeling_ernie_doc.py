@@ -222,15 +222,15 @@ class ErnieDocPreTrainedModel(PreTrainedModel):
     mems_dim = 0
     """The batch dimension of `mems`."""
 
-    def empty_mems(self, rows: int) -> tuple[Tensor, ...]:
+    def empty_mems(self, rows: int, segments: int = MOST_SKIMMED) -> tuple[Tensor, ...]:
         """N tensors of zeros [rows, memory_length, D], what a document begins with; () without memory. With the full
-        recurrence two more: the states of the skim [rows, N * MOST_SKIMMED * skimmed_length, D], layer by layer, and
-        how many segments were skimmed, and then read [rows, 2]."""
+        recurrence two more: the states of a skim of at most `segments` [rows, H, D], layer by layer, H = N * segments
+        * skimmed_length, and how many segments were skimmed, and then read [rows, 2]."""
         config = self.config
         layers = config.num_hidden_layers if config.slots else 0
         shapes: list[tuple[int, ...]] = [(rows, config.slots, config.hidden_size)] * layers
-        if config.skimmed:
-            shapes += [(rows, config.skimmed, config.hidden_size), (rows, 2)]
+        if config.recurrence == "full":
+            shapes += [(rows, layers * segments * config.skimmed_length, config.hidden_size), (rows, 2)]
         return tuple(torch.zeros(shape, dtype=self.dtype, device=self.device) for shape in shapes)
 
     @contextmanager
@@ -247,7 +247,7 @@ class ErnieDocPreTrainedModel(PreTrainedModel):
 
     def check_kept(self, segments: int) -> None:
         """Raises ValueError if the full recurrence keeps fewer segments than a text has."""
-        if self.config.skimmed and segments > MOST_SKIMMED:
+        if self.config.recurrence == "full" and segments > MOST_SKIMMED:
             raise ValueError(
                 f"a text of {segments} segments, but recurrence full keeps {MOST_SKIMMED}; shorten it, or set "
                 "config.recurrence to enhanced"
@@ -319,10 +319,11 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
         official = self.config.official_memory
         if official and gap:
             raise ValueError("official_memory remembers padding, so none can be left out")
-        if self.config.skimmed and (gap or length > self.config.skimmed_length):
+        full = self.config.recurrence == "full"
+        if full and (gap or length > self.config.skimmed_length):
             kept = self.config.skimmed_length
             raise ValueError(f"recurrence full keeps {kept} tokens of a segment and no gap, not {length} and {gap}")
-        mems = self._given(mems or (self.empty_mems(batch) if official or self.config.skimmed else ()), hidden.dtype)
+        mems = self._given(mems or (self.empty_mems(batch) if official or full else ()), hidden.dtype)
         mems, skimmed = mems[: self.config.num_hidden_layers], mems[self.config.num_hidden_layers :]
         slots = mems[0].shape[1] if mems else 0
         # What may be seen: tokens, and slots of memory that are not empty
@@ -341,7 +342,7 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
             mask = (~torch.cat([filled, tokens], dim=1))[:, None, None].to(hidden.dtype) * MASKED
         # Types and positions, which all layers share
         types = key_types = None
-        before = slots if self.skims else slots + self.config.skimmed
+        before = slots if self.skims or not skimmed else slots + skimmed[0].shape[1]
         if token_type_ids is not None:
             types, key_types = self.embeddings.types(), self._key_types(token_type_ids, before).to(hidden.dtype)
         around = Surroundings(self.embeddings.positions(length + gap, slots), types, key_types, mask, gap)
@@ -375,8 +376,8 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
         A state stands where its token was read, and so does the segment: the distance between them is counted over all
         segments of the text, each as long as `skimmed_length`."""
         states, counts = skimmed
-        keys = MOST_SKIMMED * self.config.skimmed_length
-        empty = ~states.any(-1)[:, None, None]
+        keys = states.shape[1] // self.config.num_hidden_layers
+        empty = ~states[:, :keys].any(-1)[:, None, None]
         rows = self.embeddings.rows_of(counts[:, 1].long() * self.config.skimmed_length, length, keys)
         table = self.embeddings.all_positions()
         mask = empty.to(states.dtype) * MASKED
@@ -413,7 +414,7 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
         cls, sep, pad = self.config.cls_token_id, self.config.sep_token_id, self.config.pad_token_id
         if cls is None or sep is None:
             raise ValueError("reading a document needs config.cls_token_id and config.sep_token_id")
-        room = (self.config.skimmed_length if self.config.skimmed else self.config.segment) - 2
+        room = (self.config.skimmed_length if self.config.recurrence == "full" else self.config.segment) - 2
         mems: tuple[Tensor, ...] = ()
         segments = []
         for piece in input_ids.split(room) if len(input_ids) else [input_ids]:
@@ -424,6 +425,7 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
         if retrospective and self.config.slots:
             self.check_kept(len(segments))
             with self.skimming():
+                mems = self.empty_mems(1, len(segments)) if self.config.recurrence == "full" else ()
                 for _, ids, mask in segments:
                     mems = self(ids, mask, mems=mems, return_dict=True).mems
         states = []
@@ -562,9 +564,10 @@ class ErnieDocHead(ErnieDocPreTrainedModel, TaskHead):
         self, windows: list[Windows], given: Mapping[str, Any], retrospective: bool
     ) -> tuple[list[list[Tensor]], tuple[Tensor, ...]]:
         """The rows' windows one after the other, each row with its memory, which begins as `given` has it."""
-        mems = tuple(given.get("mems") or self.empty_mems(len(windows)))
+        most = max(len(one.spans) for one in windows)
+        mems = tuple(given.get("mems") or self.empty_mems(len(windows), most))
         if retrospective and mems:
-            self.check_kept(max(len(one.spans) for one in windows))
+            self.check_kept(most)
             with self.skimming():
                 mems = self._walk(windows, given, mems)[1]
         return self._walk(windows, given, mems)
@@ -593,8 +596,10 @@ class ErnieDocHead(ErnieDocPreTrainedModel, TaskHead):
         A row without `mems` is a whole text, so it is skimmed first if config.reading says so."""
         reading = self.config.reading
         if rows.get("mems") is None and reading and reading["retrospective"] and self.config.slots:
+            given = rows["inputs_embeds"] if rows.get("input_ids") is None else rows["input_ids"]
+            mems = self.empty_mems(len(given), 1) if self.config.recurrence == "full" else ()
             with self.skimming():
-                rows = {**rows, "mems": self.encode({**rows, "mems": ()}).mems}
+                rows = {**rows, "mems": self.encode({**rows, "mems": mems}).mems}
         mask = rows.get("attention_mask")
         if mask is None:
             return super().encode(rows)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from reread.training.models.ernie_doc.configuration_ernie_doc import ErnieDocConfig
+from reread.training.models.ernie_doc.configuration_ernie_doc import MOST_SKIMMED, ErnieDocConfig
 from reread.training.models.ernie_doc.modeling_ernie_doc import (
     ErnieDocForCoreference,
     ErnieDocForKeyPhrases,
@@ -37,8 +37,8 @@ def flops(config: ErnieDocConfig, length: int, totals: Mapping[str, float]) -> f
     totals: "rows" learned from, "skimmed" rows, "predicted" tokens that go through the head. Learning is three times
     the forward pass, skimming one. A multiply and an add are two; dense matrix products alone, with memory taken as
     full: keys and values of its slots are made anew in each segment, and each query meets a key's content, its value
-    and its distance. So are those of the states of a skim, which rows that learn alone attend to. The table of
-    distances is made once a batch and left out, and so are pooler and reordering.
+    and its distance. So are those of the states of a skim of most segments, which rows that learn alone attend to. The
+    table of distances is made once a batch and left out, and so are pooler and reordering.
     """
     width, keys = config.hidden_size, length + config.slots
 
@@ -47,7 +47,8 @@ def flops(config: ErnieDocConfig, length: int, totals: Mapping[str, float]) -> f
         return projections + 6 * length * keys * width
 
     head = 2 * totals["predicted"] * width * (width + config.vocab_size)
-    layers = 3.0 * totals["rows"] * layer(keys + config.skimmed) + totals["skimmed"] * layer(keys)
+    skimmed = config.num_hidden_layers * MOST_SKIMMED * config.skimmed_length if config.recurrence == "full" else 0
+    layers = 3.0 * totals["rows"] * layer(keys + skimmed) + totals["skimmed"] * layer(keys)
     return config.num_hidden_layers * layers + 3.0 * head
 
 
