@@ -8,7 +8,9 @@ from torch import Tensor
 
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
+from reread.training.data.rows.cut_documents import SegmentSettings
 from reread.training.models.ernie_doc import ErnieDocForSequenceClassification
+from reread.training.objectives.documents import DocumentObjective
 from tests.tasks import LETTERS, dataset_of, objective_of, task_values, write_tokenizer
 from tests.training.models.test_ernie_doc import LENGTH, SLOTS, model
 from tests.training.models.test_ernie_doc_reading import document
@@ -122,3 +124,5 @@ def test_an_exported_head_reads_a_text_as_its_run_does(tmp_path: Any) -> None:
         objective.predict(long)
     with pytest.raises(UserError, match=r"model.recurrence=full attends to what a first reading left"):
         objective.check(objective.model.config, dataset.settings.model_copy(update={"retrospective": False}))
+    with pytest.raises(UserError, match="pretrain with enhanced, which has the same weights"):
+        DocumentObjective.check(objective.model.config, SegmentSettings.model_construct(retrospective=True))
