@@ -61,7 +61,7 @@ def in_turn(
         cells.update(output[:, 0])
         outputs.append(output[:, 1:])
     tokens = windows.join(torch.stack(outputs, dim=1), hidden.shape[1])
-    return layer._review(tokens, cells, windows), cells.all[-1], torch.stack(cells.raw, dim=1)
+    return layer.review_of(tokens, cells.reviewed, windows), cells.all[-1], torch.stack(cells.raw, dim=1)
 
 
 def steps_of(length: int, window: int, options: argparse.Namespace) -> dict[str, tuple[Step, Step]]:

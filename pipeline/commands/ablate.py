@@ -33,9 +33,9 @@ from reread.training.run.files import RUNS, has_checkpoints
 def ablate(name: str, overrides: list[str]) -> None:
     """Preprocess once, train each row in runs/<recipe>-<row>, evaluate it on all held-out text and print the table.
 
-    The rows of a recipe of `reread finetune` are fine-tuned. Rows that are trained already are not trained again. The
-    figures are kept in runs/<recipe>-ablation.json. Raises `UserError` if the recipe has no ablations or nothing is
-    held out, and under torchrun or srun, because each row starts its own processes.
+    The rows of a recipe of `reread finetune` are fine-tuned, or those of `rows_of`. Rows that are trained already are
+    not trained again. The figures are kept in runs/<recipe>-ablation.json. Raises `UserError` if the recipe has no
+    ablations or nothing is held out, and under torchrun or srun, because each row starts its own processes.
     """
     if this_process().launcher:
         raise UserError(
@@ -84,6 +84,8 @@ def _ablate_finetuning(name: str, overrides: list[str]) -> None:
     """Fine-tune each row with `finetune.seeds` runs, from the model that its overrides name (init=FOLDER)."""
     values = recipe_values(name, overrides, "train")
     recipe = Recipe.parse({key: value for key, value in values.items() if key != "train"}, f"recipe {name}")
+    if recipe.rows_of is not None:
+        recipe = _started_from(recipe, recipe.rows_of)
     changes = _changes(recipe, name, overrides)
     tuned = []
     for row, changed in zip(recipe.ablations, changes, strict=True):
@@ -102,6 +104,17 @@ def _ablate_finetuning(name: str, overrides: list[str]) -> None:
     cells = {row: means(seeds) for row, seeds in measured.items()}
     size = Path(train_section(tuned[0]).data.held_out).name
     print_wide(table(f"paper (its own size) | ours ({size})", recipe.ablations, cells))
+
+
+def _started_from(recipe: Recipe, pretraining: str) -> Recipe:
+    """A fine-tuning recipe with a row for each row of a pretraining recipe, and a name for these rows' runs."""
+    made = load_recipe(pretraining, [])
+    if not made.ablations:
+        raise UserError(f"recipe {recipe.name}: rows_of: {pretraining} has no `ablations`; name a recipe that has")
+    rows = [
+        Ablation(name=row.name, overrides=[f"init={RUNS / f'{made.name}-{_slug(row.name)}'}"]) for row in made.ablations
+    ]
+    return recipe.model_copy(update={"ablations": rows, "name": f"{recipe.name}-{made.name}"})
 
 
 def _changes(recipe: Recipe, name: str, overrides: list[str]) -> list[list[str]]:

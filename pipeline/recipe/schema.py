@@ -157,6 +157,9 @@ class Recipe(Settings):
     """Settings of `reread run --slurm`; they replace those of slurm/site.yaml."""
     ablations: list[Ablation] = []
     """The rows of `reread ablate`."""
+    rows_of: str | None = None
+    """`reread ablate` of a fine-tuning: instead of its own rows, one for each row of this pretraining recipe, whose
+    model it starts from."""
     examples: Annotated[list[str], OneOrMore] = []
     """Sentences with [MASK] that the exported model fills in at the end of `reread run`, and on its model card."""
     card: ModelCard = ModelCard()

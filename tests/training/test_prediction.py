@@ -71,7 +71,16 @@ OTHER: dict[str, dict[str, Any]] = {
         "question_tokens": True,
         "choices": ["YES"],
     },
-    "choose": {**COMMON, "form": "joined", "pooling": "mean", "question": "why?", "options": ["x", "y"]},
+    "choose": {
+        **COMMON,
+        **{
+            "form": "aligned",
+            "pooling": "mean",
+            "question": "why?",
+            "options": ["x", "y"],
+            "question_option_length": 9,
+        },
+    },
     "rank": {**COMMON, "pooling": "mean", "passages": 3, "loss": "binary", "irrelevant": 0.5},
     "coreference": {
         **COMMON,
@@ -251,6 +260,35 @@ def test_options_in_one_row_are_predicted_by_run_export_and_card(tmp_path: Path)
     best, _, shares = printed_by_the_card(folder, "")[0].partition(" [")
     assert best == found[1]["text"]
     assert ast.literal_eval(f"[{shares}") == pytest.approx(found[1]["probabilities"], abs=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes", "given"),
+    [
+        ("ernie_doc", {}, {"retrospective": True, "predict": "last"}),
+        ("ernie_doc", {"recurrence": "full"}, {"retrospective": True}),
+        ("ran", {"window_handover": True}, {}),
+    ],
+)
+def test_windows_over_text_and_option_are_predicted_by_run_export_and_card(
+    model: str, sizes: dict[str, Any], given: dict[str, Any], tmp_path: Path
+) -> None:
+    """Of three windows, read twice where there is memory (CAIL2019-SCM)."""
+    generator = np.random.default_rng(1)
+    texts = [" ".join(generator.choice(list(LETTERS), count)) for count in (25, 17, 20)]
+    file = write_lines(tmp_path / "some.json", [{**dict(zip("ABC", texts, strict=True)), "label": "C"}])
+    values = task_values(model, "choose", write_tokenizer(tmp_path / "tokenizer"), train=str(file), form="aligned")
+    values["data"] |= {"format": "cail", "sequence_length": 17, "step": 5, **given}
+    values["model"] |= {"initializer_range": 0.5, "num_hidden_layers": 2, **sizes}
+    run = trained(tmp_path, "run", values)
+    folder = export(run, tmp_path / "export")
+    found = predictions(run, file)
+    assert found == predictions(folder, file) and len(found) == 1
+    card = (folder / "README.md").read_text().replace('"This is a text."', json.dumps(texts[0]))
+    (folder / "README.md").write_text(card.replace('["a text", "a question"]', json.dumps(texts[1:])))
+    best, _, shares = printed_by_the_card(folder, "")[0].partition(" [")
+    assert best == found[0]["text"]
+    assert ast.literal_eval(f"[{shares}") == pytest.approx(found[0]["probabilities"], abs=2e-6)
 
 
 def test_a_question_about_several_texts_has_one_line(tmp_path: Path) -> None:

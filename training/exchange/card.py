@@ -44,7 +44,7 @@ def model_card(
         header["widget"] = [{"text": text} for text in examples]
     windows = not in_transformers(spec.config)
     task = lengths.get("task", {})
-    name = f"{objective.name}-{task['form']}" if task.get("form") in ("joined", "marked") else objective.name
+    name = f"{objective.name}-{task['form']}" if task.get("form") in ("joined", "aligned", "marked") else objective.name
     code = _USE if windows else _USE_REREAD if is_without_class(name, windows) else _USE_TRANSFORMERS
     read = task.get("answer_length", 100), task.get("split") or "words", bool(task.get("characters"))
     example = usage_of(name, spec.frame, windows, *read)

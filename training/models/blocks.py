@@ -165,7 +165,7 @@ def given_once(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> None:
 
 def remembers_output(recurrence: str, layer: int) -> bool:
     """Whether layer `layer`, counted from 0, remembers its output (ERNIE-Doc, eq. 3) and not its input."""
-    return recurrence == "enhanced" or (recurrence == "enhanced-above-first" and layer > 0)
+    return recurrence in ("enhanced", "full") or (recurrence == "enhanced-above-first" and layer > 0)
 
 
 def attention_weights(wanted: bool | None, config: PretrainedConfig) -> list[Tensor] | None:

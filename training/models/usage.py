@@ -114,6 +114,43 @@ logits = logits[row.input_ids[0] == tokenizer.convert_tokens_to_ids("[ent]")]
 print(options[logits.argmax()], logits.softmax(-1).tolist())
 ```"""
 
+_ALIGNED = """One of several options. Windows move over the text and the options at the same tokens, after all of them
+are cut to the shortest; a row is a window of the text and that of an option:
+
+```python
+import torch
+
+text, options = "This is a text.", ["a text", "a question"]
+task, cls, sep = model.config.task, tokenizer.cls_token_id, tokenizer.sep_token_id
+
+
+def framed(window, other):  # a row and the types of its tokens
+    FRAMED
+
+
+parts = [tokenizer(part, add_special_tokens=False).input_ids for part in (text, *options)]
+length = min(len(part) for part in parts)
+length = min(length, task["longest"] or length)
+room = (task["sequence_length"] - len(framed([], [])[0])) // 2
+step = min(task["step"] or room, room)
+begins = range(0, max(length - room, 0) + step, step)
+memory = {}  # of a model that has one
+for skims in [True, False] if task["retrospective"] else [False]:
+    logits = []
+    for begin in begins:
+        first, *others = (part[begin : min(begin + room, length)] for part in parts)
+        rows = [framed(first, other) for other in others]
+        inputs = {"input_ids": torch.tensor([[ids for ids, _ in rows]])}
+        if getattr(model.config, "type_vocab_size", 1) > 1:
+            inputs["token_type_ids"] = torch.tensor([[types for _, types in rows]])
+        with model.skimming() if skims else torch.no_grad():
+            output = model.eval()(**inputs, **memory)
+        memory = {"mems": output.mems} if getattr(output, "mems", None) else {}
+        logits.append(output.logits[0])
+p = logits[-1].softmax(-1) if task["predict"] == "last" else torch.stack(logits).softmax(-1).mean(0)
+print(options[p.argmax()], p.tolist())
+```"""
+
 _RANK = """The passages of a query, the best first:
 
 ```python
@@ -194,6 +231,15 @@ chinese = "[\u3000-\u303f\u3400-\u9fff\uff00-\uffef]"  # beside which a decoder 
 print(re.sub(f"(?<={chinese}) | (?={chinese})", "", written))
 ```"""
 
+_FRAMED = {
+    "": """between = [sep] * (2 if tokenizer.cls_token == "<s>" else 1)
+    types = [0] * (1 + len(window) + len(between)) + [1] * (len(other) + 1)
+    return [cls, *window, *between, *other, sep], types""",
+    "segments": "return [*window, sep, *other, sep, cls], [0] * (len(window) + 1) + [1] * (len(other) + 1) + [0]",
+    "bare": "return [*other, sep, *window], []",
+}
+"""`ModelSpec.frame` -> how two parts stand in a row (`training/data/tasks/windows.py`)."""
+
 _UNITS = {"words": r"[^\W_\u3400-\u9fff]+|\S", "blanks": r"\S+", "characters": r"\S"}
 """`task.split` -> the pattern of a unit of text."""
 
@@ -213,6 +259,7 @@ _USAGE = {
     "answer-marked": Usage(_MARKED, in_transformers=False),
     "choose": Usage(_CHOOSE),
     "choose-joined": Usage(_JOINED, in_transformers=False),
+    "choose-aligned": Usage(_ALIGNED, in_windows=False),
     "rank": Usage(_RANK, in_windows=False),
     "phrases": Usage(_PHRASES, in_transformers=False),
     "coreference": Usage(_COREFERENCE, in_transformers=False),
@@ -241,7 +288,7 @@ def usage_of(
     task: str, frame: str, windows: bool = True, longest: int = 100, unit: str = "words", characters: bool = False
 ) -> str:
     """The example for a task, "" for other objectives; `choose-joined` is `choose` with its options in one row, and
-    `answer-marked` is `answer` with evidence.
+    `choose-aligned` with windows of text and option at the same tokens; `answer-marked` is `answer` with evidence.
 
     `frame` is that of `ModelSpec`; `windows`, whether the exported model has code of its own, which reads long texts in
     windows; `longest`, the tokens of the longest answer; `unit`, what words are (`task.split`); `characters`, whether
@@ -256,6 +303,7 @@ def usage_of(
     use = (
         use.replace("LONGEST", str(longest))
         .replace("UNIT", _UNITS[unit])
+        .replace("FRAMED", _FRAMED[frame])
         .replace("TEXT_PART", str(int(not text_first)))
         .replace("JOINT", "{tokenizer.sep_token}" if windows else " ")
     )

@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from reread.preprocessing.errors import UserError
 from reread.training.data.batch import Rows
 from reread.training.data.tasks.choose import ChooseSettings
 from reread.training.objectives.objective import Card
@@ -22,6 +23,12 @@ class ChooseObjective(TaskObjective[ChooseSettings]):
 
     name = "choose"
     card = Card("AutoModelForMultipleChoice", "multiple-choice", "multiple-choice")
+
+    @staticmethod
+    def check(config: Any, data: ChooseSettings) -> None:
+        TaskObjective.check(config, data)
+        if data.question_option_length is not None and data.form != "rows":
+            raise UserError(f"task.question_option_length: for task.form=rows, not {data.form}; leave it out")
 
     @staticmethod
     def configure(config: Any, data: ChooseSettings) -> None:

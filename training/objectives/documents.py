@@ -65,6 +65,11 @@ class DocumentObjective(SummedObjective[SegmentSettings, SegmentDataset]):
                 "train.data.retrospective: documents would be read twice by a model without memory, which learns "
                 "nothing from it; set it to false, or give the model a recurrence and a memory_length"
             )
+        if config.recurrence == "full":
+            raise UserError(
+                "train.model.recurrence: full keeps all states of short texts, and documents are of any length; "
+                "pretrain with enhanced, which has the same weights, and set model.recurrence=full in fine-tuning"
+            )
         if config.reorder_classes < reorder_classes(data.reorder_chunks):
             raise UserError(
                 f"train.model.reorder_classes: {config.reorder_classes}, but {data.reorder_chunks} chunks have "

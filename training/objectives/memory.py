@@ -15,16 +15,16 @@ class RecurrentModel(Protocol):
     mems_dim: int
     """The dimension of the rows in a tensor of memory."""
 
-    def empty_mems(self, rows: int) -> tuple[Tensor, ...]:
-        """Empty memory for `rows` rows."""
+    def empty_mems(self, rows: int, *segments: int) -> tuple[Tensor, ...]:
+        """Empty memory for `rows` rows, of texts of at most so many segments if the model asks for their number."""
 
 
 class LaneMemory:
     """Memory that a model carries from one segment of a lane to the next; all zeros is an empty memory."""
 
-    def __init__(self, model: RecurrentModel, lanes: int) -> None:
+    def __init__(self, model: RecurrentModel, lanes: int, *segments: int) -> None:
         self.dim: int = model.mems_dim
-        self.mems: tuple[Tensor, ...] = model.empty_mems(lanes)
+        self.mems: tuple[Tensor, ...] = model.empty_mems(lanes, *segments)
 
     def empty(self, lanes: Tensor) -> None:
         """Empty the memory of `lanes` [n], where a document begins."""

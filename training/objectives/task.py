@@ -3,6 +3,7 @@
 import inspect
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -10,16 +11,20 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from reread.preprocessing.errors import UserError
+from reread.training.config import TrainSettings
 from reread.training.data.batch import Rows
 from reread.training.data.loader import Loader
 from reread.training.data.tasks.dataset import AnyTask, Outputs, TaskDataset
 from reread.training.data.tasks.mistakes import analysis
 from reread.training.data.tasks.settings import check_groups
+from reread.training.models.ernie_doc.configuration_ernie_doc import MOST_SKIMMED
 from reread.training.models.spec import ModelSpec
 from reread.training.objectives.memory import LaneMemory
 from reread.training.objectives.objective import Objective, Pass
+from reread.training.parallel.mesh import Mesh
 
 Passes = list[tuple[int, Rows]]
 """The number of its group and the rows of each forward pass of a step."""
@@ -38,6 +43,28 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
     figures = ("loss_sum", "correct", "predicted", "rows", "skimmed", "tokens")
     shown = {"acc": "accuracy"}
     has_global_tokens = True
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        settings: TrainSettings,
+        mesh: Mesh,
+        dataset: TaskDataset[Any, Any] | None = None,
+        held_out: TaskDataset[Any, Any] | None = None,
+    ) -> None:
+        super().__init__(model, settings, mesh, dataset, held_out)
+        for one in (dataset, held_out):
+            self._check_windows(one)
+
+    def _check_windows(self, dataset: TaskDataset[Any, Any] | None) -> None:
+        """Raises `UserError` for a text of more windows than the model's skim can keep."""
+        if dataset is None or getattr(self.model.config, "recurrence", None) != "full":
+            return
+        if (most := int(dataset.documents.windows.max(initial=0))) > MOST_SKIMMED:
+            raise UserError(
+                f"model.recurrence: full keeps the states of {MOST_SKIMMED} windows of a text, but one of the "
+                f"{len(dataset)} examples has {most}; lower task.longest, raise task.step, or set it to enhanced"
+            )
 
     @property
     def own_inputs(self) -> tuple[str, ...]:
@@ -68,6 +95,11 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
     def check(config: Any, data: AnyTask) -> None:
         if data.retrospective and data.frame != "segments":
             raise UserError("task.retrospective: true, but this model has no memory to carry on; set it to false")
+        if getattr(config, "recurrence", None) == "full" and not data.retrospective:
+            raise UserError(
+                "task.retrospective: false, but model.recurrence=full attends to what a first reading left; set it to "
+                "true, or model.recurrence to enhanced"
+            )
         known = inspect.signature(type(config)).parameters
         if data.pooled_by and "classifier_pooling" not in known:
             raise UserError(
@@ -173,6 +205,7 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
     @torch.no_grad()
     def predict(self, dataset: TaskDataset[Any, Any], examples: NDArray[np.int64] | None = None) -> dict[int, Any]:
         """The prediction for each of the `examples`, by default for all, on all ranks (collective)."""
+        self._check_windows(dataset)
         self.model.eval()
         mine: dict[int, Any] = {}
         examples = np.arange(len(dataset)) if examples is None else examples
@@ -229,8 +262,9 @@ class WindowReader:
         if "lane" not in rows:
             return self.model(**inputs)
         if self.memory is None:
-            self.memory = LaneMemory(self.model, int(rows["lanes"][0]))
+            self.memory = LaneMemory(self.model, int(rows["lanes"][0]), int(rows["windows"][0]))
         lanes = put(rows["lane"])
-        output = self.model(**inputs, mems=self.memory.of(lanes))
+        with self.model.skimming() if rows["skims"][0] else nullcontext():
+            output = self.model(**inputs, mems=self.memory.of(lanes))
         self.memory.keep(lanes, output.mems)
         return output

@@ -396,6 +396,25 @@ def test_rows_that_cannot_be_fine_tuned_are_refused_before_any_is(
     assert done == []
 
 
+def test_rows_of_a_pretraining_are_each_fine_tuned(
+    done: list[tuple[str, ...]], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_rows(folder, ROWS)
+    made = {"base": "nezha-small", "name": "made", "ablations": [{"name": "512 tokens"}, {"name": "Spans"}]}
+    (folder / "made.yaml").write_text(yaml.safe_dump(made))
+    with pytest.raises(UserError, match=r"row `512 tokens`: init: runs/made-512-tokens holds no config\.json"):
+        ablate("rows.yaml", ["rows_of=made.yaml"])
+    for row in ("512-tokens", "spans"):
+        (folder / "runs").mkdir(exist_ok=True)
+        (folder / "runs" / f"made-{row}").symlink_to(folder / "model")
+    ablate("rows.yaml", ["rows_of=made.yaml"])
+    assert [call[1] for call in done if call[0] == "train"] == ["rows-made-512-tokens", "rows-made-spans"]
+    assert (folder / "runs" / "rows-made-ablation.json").exists()
+    (folder / "made.yaml").write_text(yaml.safe_dump({**made, "ablations": []}))
+    with pytest.raises(UserError, match=r"rows_of: made\.yaml has no `ablations`"):
+        ablate("rows.yaml", ["rows_of=made.yaml"])
+
+
 def test_rows_of_fine_tuning_start_from_the_rows_of_pretraining() -> None:
     """`reread ablate ernie-doc-small` makes the models of `reread ablate ernie-doc-small-imdb`, and so on."""
     tables = {name: recipe_values(name, []).get("ablations") for name in finetuning_recipes()}

@@ -90,30 +90,17 @@ def layer(
     """
     there = [True] * len(x) if real is None else real
     borders = window_borders(len(x), window, shortest)
-    act = (lambda y: y) if paper else swish
-    if paper or not cell.any():  # eq. 1
-        cell = norm(act(linear(cell, w, "initial.dense")), w, "initial.LayerNorm", paper)
+    cell = begun(w, cell, paper)
     if len(x) == 0:
         return x, cell, x
     cells, raws, outputs = [cell], [], []
     for begin, end in zip(borders, [*borders[1:], len(x)], strict=True):
-        z = norm(torch.cat([cells[-1][None], x[begin:end]]), w, "LayerNorm", paper)  # eq. 2, 4: the cell is put before
         seen = visible(there[begin:end], None if order is None else order[begin:end])
-        q, k, v = (act(linear(z, w, f"attention.{name}")) for name in ("query", "key", "value"))  # eq. 3
-        columns = [slice(start, start + head_size) for start in range(0, q.shape[1], head_size)]
-        heads = [attend(turned(q[:, c]), turned(k[:, c]), v[:, c], seen) for c in columns]
-        y = act(linear(torch.cat(heads, dim=1), w, "attention.output"))  # eq. 4
-        if not paper:
-            y = norm(y + gated(z, w, "attention.residual"), w, "attention.residual.LayerNorm", paper)
-        y = normalised(y, paper)  # eq. 5
-        raws.append(y[0])
-        if paper:  # eq. 6
-            cells.append(norm(y[0] + cells[-1], w, "cell.residual.LayerNorm", paper))
-        elif len(raws) == 1:
-            cells.append(y[0])
-        else:
-            cells.append(norm(y[0] + gated(raws[-2], w, "cell.residual"), w, "cell.residual.LayerNorm", paper))
-        outputs.append(y[1:])
+        before = raws[-1] if raws else None
+        y, raw, cell = of_window(w, x[begin:end], cells[-1], before, seen, paper=paper, head_size=head_size)
+        raws.append(raw)
+        cells.append(cell)
+        outputs.append(y)
     tokens = torch.cat(outputs)  # eq. 7
     memory = cells[1:] if paper else raws  # eq. 8
     seen = torch.ones(len(x), len(memory), dtype=torch.bool)
@@ -123,12 +110,75 @@ def layer(
         whole = [(number + 1) * window <= prefix for number in range(len(raws))]
         seen = torch.tensor([[True, *(n < i // window or whole[n] for n in range(len(raws)))] for i in range(len(x))])
     kept = torch.stack(memory)
+    return review_of(w, tokens, kept, torch.tensor(there), seen, paper=paper), cells[-1], torch.stack(raws)
+
+
+def begun(w: Weights, cell: Tensor, paper: bool) -> Tensor:
+    """The cell [D] that a layer begins with, from the one handed in (eq. 1)."""
+    if not paper and cell.any():
+        return cell
+    given = linear(cell, w, "initial.dense")
+    return norm(given if paper else swish(given), w, "initial.LayerNorm", paper)
+
+
+def of_window(
+    w: Weights, x: Tensor, cell: Tensor, before: Tensor | None, seen: Tensor, *, paper: bool, head_size: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The tokens x [P, D] of a window, what it gives [D], and the next cell [D]; `before`: what was given before."""
+    act = (lambda y: y) if paper else swish
+    z = norm(torch.cat([cell[None], x]), w, "LayerNorm", paper)  # eq. 2, 4: the cell is put before
+    q, k, v = (act(linear(z, w, f"attention.{name}")) for name in ("query", "key", "value"))  # eq. 3
+    columns = [slice(start, start + head_size) for start in range(0, q.shape[1], head_size)]
+    heads = [attend(turned(q[:, c]), turned(k[:, c]), v[:, c], seen) for c in columns]
+    y = act(linear(torch.cat(heads, dim=1), w, "attention.output"))  # eq. 4
+    if not paper:
+        y = norm(y + gated(z, w, "attention.residual"), w, "attention.residual.LayerNorm", paper)
+    y = normalised(y, paper)  # eq. 5
+    if paper:  # eq. 6
+        return y[1:], y[0], norm(y[0] + cell, w, "cell.residual.LayerNorm", paper)
+    if before is None:
+        return y[1:], y[0], y[0]
+    return y[1:], y[0], norm(y[0] + gated(before, w, "cell.residual"), w, "cell.residual.LayerNorm", paper)
+
+
+def review_of(w: Weights, tokens: Tensor, kept: Tensor, there: Tensor, seen: Tensor, *, paper: bool) -> Tensor:
+    """Memory review of cells kept [n, D]; seen [L, n]; there [L], False at padding."""
+    act = (lambda y: y) if paper else swish
     q, k, v = (act(linear(a, w, f"review.{b}")) for a, b in ((tokens, "query"), (kept, "key"), (kept, "value")))
-    review = attend(q * torch.tensor(there)[:, None], k, v, seen)  # eq. 9
+    review = attend(q * there[:, None], k, v, seen)  # eq. 9
     if not paper:
         review = act(linear(review, w, "review.output")) + gated(q, w, "review.residual")
         review = norm(review, w, "review.residual.LayerNorm", paper)
-    return review, cells[-1], torch.stack(raws)
+    return review
+
+
+def window_by_window(w: Weights, ids: Tensor, config: Any, *, paper: bool) -> tuple[Tensor, Tensor]:
+    """`model` where a window goes through all layers and the last one's cell to the next window (4.5.2): the last
+    layer's tokens [L, D] and cell [D]. A layer below the last reviews the cells that it has by then."""
+    x = norm(w["embeddings.word_embeddings.weight"][ids], w, "embeddings.LayerNorm", paper)
+    borders = window_borders(len(ids), config.window_size, 1 if paper else config.min_window_size)
+    layers = [below(w, f"encoder.layer.{number}.") for number in range(config.num_hidden_layers)]
+    kept: list[list[Tensor]] = [[] for _ in layers]
+    cell, raw, outputs, inputs = torch.zeros_like(x[0]), None, [], []
+    for begin, end in zip(borders, [*borders[1:], len(ids)], strict=True):
+        tokens, there = x[begin:end], torch.ones(end - begin, dtype=torch.bool)
+        for number, own in enumerate(layers):
+            before, given = raw if begin else None, tokens
+            cell = cell if begin else begun(own, cell, paper)  # in each layer's first window
+            seen = visible(there.tolist(), None)
+            tokens, raw, cell = of_window(own, tokens, cell, before, seen, paper=paper, head_size=config.head_size)
+            kept[number].append(cell if paper else raw)
+            if number < len(layers) - 1:
+                memory = torch.stack(kept[number])
+                tokens = review_of(own, tokens, memory, there, torch.ones(len(there), len(memory)) == 1, paper=paper)
+                tokens = tokens + given if config.layer_residual and number else tokens
+        inputs.append(given)
+        outputs.append(tokens)
+    memory, there = torch.stack(kept[-1]), torch.ones(len(ids), dtype=torch.bool)
+    reviewed = review_of(
+        layers[-1], torch.cat(outputs), memory, there, there[:, None].expand(-1, len(memory)), paper=paper
+    )
+    return reviewed + torch.cat(inputs) if config.layer_residual else reviewed, cell
 
 
 def model(w: Weights, ids: Tensor, config: Any, *, paper: bool) -> tuple[Tensor, Tensor, Tensor]:

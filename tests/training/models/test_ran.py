@@ -368,3 +368,25 @@ def test_memory_needs_a_mask() -> None:
         model(some_ids(1, 5), mems=model.empty_mems(1))
     with pytest.raises(ValueError, match=r"one tensor \[2, 1, 12\], not \[\[2, 3, 12\]\]"):
         model(some_ids(1, 5), causal=True, mems=model.empty_mems(3))
+
+
+@pytest.mark.parametrize("values", [PROFILES[0], {**PROFILES[1], "layer_residual": True}])
+def test_the_last_layers_cell_is_handed_to_the_next_window(values: dict[str, Any]) -> None:
+    """Against a plain loop: each window through all layers, the cell up through them and on to the next window."""
+    paper, lengths = values["profile"] == "paper", (24, 18, 11, 5)
+    model, ids = build(RanModel, window_handover=True, num_hidden_layers=3, **values).double(), some_ids(4, 24)
+    output = model(ids, mask_of(lengths, 24), output_attentions=True, output_hidden_states=True)
+    plain = model(ids, mask_of(lengths, 24))
+    same(output.last_hidden_state[0], plain.last_hidden_state[0])
+    assert [states.shape for states in output.attentions] == [(4, 2, 24, 1 + WINDOW + (0 if paper else 2))] * 3
+    assert len(output.hidden_states) == 4
+    for row, length in enumerate(lengths):
+        tokens, cell = ran_equations.window_by_window(
+            dict(model.named_parameters()), ids[row, :length], model.config, paper=paper
+        )
+        same(plain.last_hidden_state[row, :length], tokens)
+        same(plain.cell[row], cell)
+    with pytest.raises(ValueError, match="a cell shows later tokens"):
+        model(ids, causal=True)
+    with pytest.raises(ValueError, match="would show the words to predict"):
+        RanForCausalLM(tiny(window_handover=True))

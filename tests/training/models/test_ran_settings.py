@@ -42,6 +42,7 @@ SWITCHES: list[dict[str, Any]] = [
     {"memory_review": False},
     {"rotary": False},
     {"cell_handover": False},
+    {"window_handover": True},
     {"layer_residual": True},
     {"window_size": 5},
 ]

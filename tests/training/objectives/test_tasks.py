@@ -52,7 +52,7 @@ class Drawn:
         self.calls: list[Call] = []
         self.generator = torch.Generator().manual_seed(1)
 
-    def empty_mems(self, rows: int) -> tuple[Tensor, ...]:
+    def empty_mems(self, rows: int, *segments: int) -> tuple[Tensor, ...]:
         return (torch.zeros(rows, 1),)
 
     def __call__(self, input_ids: Tensor, attention_mask: Tensor, **more: Any) -> Any:

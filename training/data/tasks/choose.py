@@ -5,11 +5,13 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.examples import Given
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.training.data.batch import Rows, percentage
+from reread.training.data.settings import LONGEST
 from reread.training.data.tasks.classify import softmax
 from reread.training.data.tasks.dataset import SHOWN, Mark, Member, Mistake, Outputs, TaskDataset
 from reread.training.data.tasks.documents import TaskDocument, Tokens
@@ -33,6 +35,9 @@ class ChooseSettings(PooledSettings):
     question and all options stand in one row before the text, and again in each of its windows; the score of an option
     is the mean over windows of a logit of its [ent], a token that the vocabulary gets (Longformer on WikiHop: Beltagy
     et al. 2020, appendix D.1)."""
+    question_option_length: int | None = Field(default=None, ge=1, le=LONGEST)
+    """Tokens of a question and an option together that are read at most: the longer of the two is shortened first. 62
+    in ERNIE-Doc's code for C3. Null: no limit but `other_length`."""
     question: str | None = None
     """The question about each text that has none of its own, such as raw text."""
     options: list[str] = []
@@ -66,6 +71,13 @@ class ChooseDataset(TaskDataset[ChooseSettings, ChooseExample]):
             asked = [question] if len(question) else []
             documents.append(self.document(text, [[*asked, next(options)] for _ in example.options]))
         return documents
+
+    def _shown(self, parts: list[Sequence[int]], text: int) -> list[Sequence[int]]:
+        if (limit := self.settings.question_option_length) is not None:
+            *asked, option = parts
+            asked = [part[: max(limit - limit // 2, limit - len(option))] for part in asked]
+            parts = [*asked, option[: max(0, limit - sum(map(len, asked)))]]
+        return super()._shown(parts, text)
 
     def targets(self, members: Sequence[Member], rows: Sequence[Row], shape: tuple[int, int]) -> Rows:
         """is_right bool [B]."""

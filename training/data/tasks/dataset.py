@@ -356,8 +356,9 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         """The rows of a group of examples in forward passes: input_ids, attention_mask, token_type_ids [B, L]; example,
         option, window [B]; learns [B], whether a row has a loss or is part of a prediction; and targets.
 
-        With memory a pass has one window of every document, in order, `lane` [B] says whose memory a row continues, and
-        `lanes` [1] how many there are. Without it a pass has about `size` rows.
+        With memory a pass has one window of every document, in order, `lane` [B] says whose memory a row continues,
+        `lanes` [1] how many there are, `windows` [1] how many the longest document has, and `skims` [1] whether the
+        pass is for memory alone. Without it a pass has about `size` rows.
         """
         last_only = (self.settings.learns if training else self.settings.predict) == "last"
         if self.settings.frame != "segments":
@@ -376,6 +377,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
                     rows = self.rows([member for _, member in together], training)
                     rows["lane"] = np.array([lane for lane, _ in together])
                     rows["lanes"] = np.array([len(lanes)])
+                    rows["windows"], rows["skims"] = np.array([most]), np.array([skims])
                     if last_only:
                         ends = [window == self.documents[member.example].windows - 1 for _, member in together]
                         rows["learns"] &= np.array(ends)

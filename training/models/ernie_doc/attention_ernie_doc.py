@@ -245,7 +245,7 @@ def relative_attention(
     return z.transpose(1, 2)
 
 
-def relative_probabilities(
+def relative_scores(
     q: Tensor,
     k: Tensor,
     r: Tensor,
@@ -254,12 +254,31 @@ def relative_probabilities(
     mask: Tensor | None,
     gap: int = 0,
 ) -> Tensor:
-    """a_ij of `relative_attention` [B, N, T, S], at least float32, without dropout."""
+    """The scores of `relative_attention` [B, N, T, S], whose softmax a_ij is, at least float32."""
     content, q = (((q + bias) * q.shape[-1] ** -0.5).to(k.dtype) for bias in biases)
     table, *far = _without_gap(q, r, gap)
     scores = content.transpose(1, 2) @ k.permute(0, 2, 3, 1) + _RelativeBias.apply(q, table, term, *far)
     scores = at_least_float32(scores)
-    return (scores if mask is None else scores + mask).softmax(-1)
+    return scores if mask is None else scores + mask
+
+
+def skimmed_scores(
+    q: Tensor,
+    k: Tensor,
+    r: Tensor,
+    biases: tuple[Tensor, Tensor],
+    term: Tensor | None,
+    mask: Tensor,
+    rows: Tensor,
+) -> Tensor:
+    """As `relative_scores` [B, N, T, H], of keys k [B, H, N, h] at any place: layers of K each, which stand at the same
+    places, mask [B, 1, 1, K]. r [R, N, h] is the whole table, rows [B, T, K] the row that a query and a key of each
+    layer meet in."""
+    content, q = (((q + bias) * q.shape[-1] ** -0.5).to(k.dtype).transpose(1, 2) for bias in biases)  # [B, N, T, h]
+    by_row = q @ r.permute(1, 2, 0)  # [B, N, T, R]
+    by_place = at_least_float32(by_row.gather(3, rows[:, None].expand(-1, q.shape[1], -1, -1))) + mask
+    scores = (content @ k.permute(0, 2, 3, 1)).unflatten(3, (-1, rows.shape[2])) + by_place[:, :, :, None]
+    return scores.flatten(3) if term is None else scores.flatten(3) + term
 
 
 def moved(weights: Tensor, positions: Tensor) -> Tensor:
@@ -305,6 +324,20 @@ class Surroundings(NamedTuple):
     """[B, 1, T or 1, S], added to scores."""
     gap: int = 0
     """Columns of padding that were left out before the last token."""
+    skimmed: Tensor | None = None
+    """[B, H, D], the states of all layers of the skim, which "full" attends to before memory: H = layers * K."""
+    table: Tensor | None = None
+    """[R, D], all rows of the table of positions, of which a query and a state of the skim meet in one, `rows`."""
+    rows: Tensor | None = None
+    """[B, T, K]."""
+    skimmed_mask: Tensor | None = None
+    """[B, 1, 1, K], as `mask`."""
+
+
+def _context(hidden: Tensor, memory: Tensor | None, around: Surroundings) -> Tensor:
+    """What is attended to: the states of the skim, the memory and the segment, [B, H + S, D]."""
+    parts = [one for one in (around.skimmed, memory, hidden) if one is not None]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 class ErnieDocSelfAttention(nn.Module):
@@ -335,7 +368,7 @@ class ErnieDocSelfAttention(nn.Module):
         key_types: Tensor | None,
         mask: Tensor | None,
         gap: int = 0,
-        *,
+        *skim: Tensor | None,
         weights: Tensor | None = None,
     ) -> Tensor:
         """hidden [B, T, D], memory [B, M, D], the rest as in `Surroundings` -> [B, T, D], or this device's heads of it.
@@ -345,10 +378,14 @@ class ErnieDocSelfAttention(nn.Module):
         u, w, s are content_bias, position_bias, token_type_bias. The first and the last product together are
         (q_i + u) (k_j + t_j) + (s - u) t_j; all but the first product is the kernel's additive bias.
 
-        With `weights`, which `probabilities` returns for the same arguments, no fused kernel computes them again.
+        With `weights`, which `probabilities` returns for the same arguments, no fused kernel computes them again. With
+        the states of a skim there is none that could.
         """
-        context = hidden if memory is None else torch.cat([memory, hidden], dim=1)
+        around = Surroundings(positions, types, key_types, mask, gap, *skim)
+        context = _context(hidden, memory, around)
         dropout = self.dropout if self.training else 0.0
+        if around.skimmed is not None and weights is None:
+            weights = self.probabilities(hidden, memory, around)
         if weights is not None:
             v = self._heads(self.value(context)).transpose(1, 2)
             return (F.dropout(weights.to(v.dtype), dropout) @ v).transpose(1, 2).flatten(2)
@@ -359,10 +396,20 @@ class ErnieDocSelfAttention(nn.Module):
         return z.flatten(2)
 
     def probabilities(self, hidden: Tensor, memory: Tensor | None, around: Surroundings) -> Tensor:
-        """a_ij [B, N, T, S] without dropout, for the arguments of `forward`, whose fused kernels do not return them."""
-        context = hidden if memory is None else torch.cat([memory, hidden], dim=1)
-        terms = self._terms(hidden, context, around.positions, around.types, around.key_types)
-        return relative_probabilities(*terms, around.mask, around.gap)
+        """a_ij [B, N, T, S], or H + S keys, without dropout, for the arguments of `forward`, whose fused kernels do not
+        return them."""
+        context = _context(hidden, memory, around)
+        q, k, r, biases, term = self._terms(hidden, context, around.positions, around.types, around.key_types)
+        if around.skimmed is None or around.table is None:
+            return relative_scores(q, k, r, biases, term, around.mask, around.gap).softmax(-1)
+        assert around.rows is not None and around.skimmed_mask is not None
+        cut = [around.skimmed.shape[1], context.shape[1] - around.skimmed.shape[1]]
+        terms = (None, None) if term is None else term.split(cut, dim=3)
+        theirs, ours = k.split(cut, dim=1)
+        table = self._heads(self.position(around.table))
+        far = skimmed_scores(q, theirs, table, biases, terms[0], around.skimmed_mask, around.rows)
+        near = relative_scores(q, ours, r, biases, terms[1], around.mask)
+        return torch.cat([far, near], dim=3).softmax(-1)
 
     def _terms(
         self, hidden: Tensor, context: Tensor, positions: Tensor, types: Tensor | None, key_types: Tensor | None

@@ -6,8 +6,11 @@ from transformers import PretrainedConfig
 
 from ..head_options import checked_pooling, checked_reading
 
-RECURRENCES = ("enhanced", "enhanced-above-first", "shifted", "none")
+RECURRENCES = ("enhanced", "enhanced-above-first", "shifted", "none", "full")
 ACTIVATIONS = ("gelu", "gelu_new", "relu")
+
+MOST_SKIMMED = 8
+"""Segments of a text that "full" keeps all states of."""
 
 
 class ErnieDocConfig(PretrainedConfig):
@@ -20,7 +23,9 @@ class ErnieDocConfig(PretrainedConfig):
     recurrence: what layer n remembers. "enhanced": its own output, so that what the top layer knew reaches the next
         segment (ERNIE-Doc paper, eq. 3). "shifted": its input, as in Transformer-XL. "none": nothing.
         "enhanced-above-first": the first layer remembers its input, the others their output (not in the paper, see
-        docs/claims.md).
+        docs/claims.md). "full": "enhanced", and the second reading also attends to the states of all layers and all
+        segments of the skim, as the paper derives the retrospective feed before it is made cheap (section 3.2, eq. 2):
+        for texts of at most `MOST_SKIMMED` segments that are read twice. The weights are those of "enhanced".
     official_memory: as in the authors' code, memory begins as zeros that are attended to, and holds the states of
         padding. False: empty slots are masked and padding is not remembered.
     reorder_classes: classes of the segment-reordering head, the permutations of 1 to m chunks; 33 for m = 4.
@@ -106,6 +111,10 @@ class ErnieDocConfig(PretrainedConfig):
             raise ValueError(f"hidden_size {self.hidden_size} is no multiple of num_attention_heads {heads}")
         if segment is not None and not 2 < segment <= longest:
             raise ValueError(f"segment_length is above 2 and at most {longest}, not {segment}")
+        if self.recurrence == "full" and (self.official_memory or not self.memory_length):
+            raise ValueError("recurrence full needs a memory_length, and official_memory false")
+        if self.recurrence == "full" and self.reading and not self.reading["retrospective"]:
+            raise ValueError("recurrence full reads a text twice: reading.retrospective is true")
         if not tied:
             raise ValueError("the masked-language-model head shares the word embeddings: tie_word_embeddings is true")
         if self.memory_length < 0:
@@ -122,3 +131,13 @@ class ErnieDocConfig(PretrainedConfig):
     def slots(self) -> int:
         """States that each layer hands on to the next segment; 0 without memory."""
         return 0 if self.recurrence == "none" else self.memory_length
+
+    @property
+    def segment(self) -> int:
+        """Tokens of the segments that `ErnieDocModel.read` cuts a document into."""
+        return self.segment_length or self.longest
+
+    @property
+    def skimmed_length(self) -> int:
+        """Tokens of each segment whose states "full" keeps: those of a window of the heads, or else of a segment."""
+        return self.reading["length"] if self.reading else self.segment

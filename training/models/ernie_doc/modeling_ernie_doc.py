@@ -12,7 +12,8 @@ Shapes: B rows, T tokens of a segment, M slots of memory, S = M + T keys, D hidd
 V vocabulary, P = M + 2T distances between a query and a key, the last of them unused.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +44,7 @@ from ..coreference import ForCoreference
 from ..crf import ForTokenClassification
 from ..heads import ForKeyPhrases, ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, TaskHead, Windows
 from .attention_ernie_doc import MASKED, OFFICIAL_MASKED, ErnieDocSelfAttention, Surroundings, Update, moved
-from .configuration_ernie_doc import ErnieDocConfig
+from .configuration_ernie_doc import MOST_SKIMMED, ErnieDocConfig
 
 
 class ErnieDocEmbeddings(nn.Module):
@@ -78,6 +79,18 @@ class ErnieDocEmbeddings(nn.Module):
         distances = torch.arange(slots + length - 1, -length - 1, -1, device=weight.device)
         rows = torch.where(distances <= 0, -distances, self.longest - 1 + distances)
         return self.dropout(self.position_layer_norm(self.position_embeddings(rows)))
+
+    def all_positions(self) -> Tensor:
+        """[R, D], every row of the table of positions."""
+        return self.dropout(self.position_layer_norm(self.position_embeddings.weight))
+
+    def rows_of(self, begins: Tensor, length: int, keys: int) -> Tensor:
+        """[B, T, keys], the row of the table for each token of a segment, whose first has the place begins [B] in the
+        text, and each place of the text; the row of the farthest distance for those that are farther."""
+        places = begins[:, None] + torch.arange(length, device=begins.device)
+        distances = places[..., None] - torch.arange(keys, device=begins.device)
+        left = distances.clamp(max=self.position_embeddings.num_embeddings - 1 - self.longest)
+        return torch.where(distances <= 0, (-distances).clamp(max=self.longest - 1), self.longest - 1 + left)
 
     def types(self) -> Tensor:
         """[types, D]."""
@@ -163,7 +176,8 @@ class ErnieDocHeads(nn.Module):
 
 @dataclass
 class ErnieDocModelOutput(ModelOutput):
-    """`mems` are N tensors [B, memory_length, D]; `hidden_states` the embeddings and each layer's output [B, T, D]."""
+    """`mems` are N tensors [B, memory_length, D], and with the full recurrence what `empty_mems` adds to them;
+    `hidden_states` the embeddings and each layer's output [B, T, D]."""
 
     last_hidden_state: Tensor | None = None
     pooler_output: Tensor | None = None
@@ -208,11 +222,36 @@ class ErnieDocPreTrainedModel(PreTrainedModel):
     mems_dim = 0
     """The batch dimension of `mems`."""
 
-    def empty_mems(self, rows: int) -> tuple[Tensor, ...]:
-        """N tensors of zeros [rows, memory_length, D], what a document begins with; () without memory."""
-        shape = (rows, self.config.slots, self.config.hidden_size)
-        layers = self.config.num_hidden_layers if self.config.slots else 0
-        return tuple(torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in range(layers))
+    def empty_mems(self, rows: int, segments: int = MOST_SKIMMED) -> tuple[Tensor, ...]:
+        """N tensors of zeros [rows, memory_length, D], what a document begins with; () without memory. With the full
+        recurrence two more: the states of a skim of at most `segments` [rows, H, D], layer by layer, H = N * segments
+        * skimmed_length, and how many segments were skimmed, and then read [rows, 2]."""
+        config = self.config
+        layers = config.num_hidden_layers if config.slots else 0
+        shapes: list[tuple[int, ...]] = [(rows, config.slots, config.hidden_size)] * layers
+        if config.recurrence == "full":
+            shapes += [(rows, layers * segments * config.skimmed_length, config.hidden_size), (rows, 2)]
+        return tuple(torch.zeros(shape, dtype=self.dtype, device=self.device) for shape in shapes)
+
+    @contextmanager
+    def skimming(self) -> Iterator[None]:
+        """Within it a text is skimmed: without gradient and, with the full recurrence, keeping the states of all layers
+        for the reading that follows."""
+        body: Any = self.base_model
+        body.skims = True
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            body.skims = False
+
+    def check_kept(self, segments: int) -> None:
+        """Raises ValueError if the full recurrence keeps fewer segments than a text has."""
+        if self.config.recurrence == "full" and segments > MOST_SKIMMED:
+            raise ValueError(
+                f"a text of {segments} segments, but recurrence full keeps {MOST_SKIMMED}; shorten it, or set "
+                "config.recurrence to enhanced"
+            )
 
     def get_output_embeddings(self) -> Any:
         return self.cls.predictions.decoder if hasattr(self, "cls") else None
@@ -229,6 +268,9 @@ class ErnieDocPreTrainedModel(PreTrainedModel):
 
 class ErnieDocModel(ErnieDocPreTrainedModel):
     _keys_to_ignore_on_load_unexpected = [r"^cls\."]
+
+    skims = False
+    """Whether it is within `skimming`."""
 
     def __init__(self, config: ErnieDocConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
@@ -264,10 +306,11 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
         A segment ends with [SEP], padding, and [CLS] in last position; `gap` columns of padding before it can be left
         out and still count as distance to it. Memory has the type of its row's first token.
         Returns last_hidden_state [B, T, D], pooler_output [B, D] and mems, N tensors [B, memory_length, D] without
-        gradient: the last states of [mems; segment] that belong to tokens.
+        gradient: the last states of [mems; segment] that belong to tokens. With the full recurrence a reading also
+        attends to the states of the skim in `mems`, which `skimming` adds to them.
 
         Raises ValueError for segments longer than `max_position_embeddings`, and with `official_memory`, which
-        remembers padding, for a `gap`.
+        remembers padding, or the full recurrence for a `gap`.
         """
         # The segment's embeddings, and the memory before it
         given_once(input_ids, inputs_embeds)
@@ -276,7 +319,12 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
         official = self.config.official_memory
         if official and gap:
             raise ValueError("official_memory remembers padding, so none can be left out")
-        mems = self._given(mems or (self.empty_mems(batch) if official else ()), hidden.dtype)
+        full = self.config.recurrence == "full"
+        if full and (gap or length > self.config.skimmed_length):
+            kept = self.config.skimmed_length
+            raise ValueError(f"recurrence full keeps {kept} tokens of a segment and no gap, not {length} and {gap}")
+        mems = self._given(mems or (self.empty_mems(batch) if official or full else ()), hidden.dtype)
+        mems, skimmed = mems[: self.config.num_hidden_layers], mems[self.config.num_hidden_layers :]
         slots = mems[0].shape[1] if mems else 0
         # What may be seen: tokens, and slots of memory that are not empty
         filled = mems[0].any(-1) if mems else hidden.new_ones(batch, 0, dtype=torch.bool)
@@ -294,13 +342,19 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
             mask = (~torch.cat([filled, tokens], dim=1))[:, None, None].to(hidden.dtype) * MASKED
         # Types and positions, which all layers share
         types = key_types = None
+        before = slots if self.skims or not skimmed else slots + skimmed[0].shape[1]
         if token_type_ids is not None:
-            types, key_types = self.embeddings.types(), self._key_types(token_type_ids, slots).to(hidden.dtype)
+            types, key_types = self.embeddings.types(), self._key_types(token_type_ids, before).to(hidden.dtype)
         around = Surroundings(self.embeddings.positions(length + gap, slots), types, key_types, mask, gap)
+        if skimmed and not self.skims:
+            around = self._with_skim(around, skimmed, length)
         # The layers, each of which also returns its new memory
         every = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
         weights = attention_weights(output_attentions, self.config)
-        states, mems = self.encoder(hidden, mems, around, torch.cat([filled, tokens], dim=1), every, weights)
+        valid = torch.cat([filled, tokens], dim=1)
+        states, mems = self.encoder(hidden, mems, around, valid, every or bool(skimmed), weights)
+        if skimmed:
+            mems = (*mems, *self._kept(skimmed, states[1:], tokens))
         output = ErnieDocModelOutput(
             last_hidden_state=states[-1],
             pooler_output=None if self.pooler is None else self.pooler(states[-1]),
@@ -316,6 +370,30 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
             raise ValueError(f"{len(mems)} mems, but the model has {layers}")
         return tuple(memory.to(dtype) for memory in mems)
 
+    def _with_skim(self, around: Surroundings, skimmed: tuple[Tensor, ...], length: int) -> Surroundings:
+        """`around` a segment of `length` tokens, and the states of a skim.
+
+        A state stands where its token was read, and so does the segment: the distance between them is counted over all
+        segments of the text, each as long as `skimmed_length`."""
+        states, counts = skimmed
+        keys = states.shape[1] // self.config.num_hidden_layers
+        empty = ~states[:, :keys].any(-1)[:, None, None]
+        rows = self.embeddings.rows_of(counts[:, 1].long() * self.config.skimmed_length, length, keys)
+        table = self.embeddings.all_positions()
+        mask = empty.to(states.dtype) * MASKED
+        return around._replace(skimmed=states, table=table, rows=rows, skimmed_mask=mask)
+
+    def _kept(self, skimmed: tuple[Tensor, ...], states: list[Tensor], tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """What `mems` have of a skim after another segment, whose padding is not kept."""
+        held, counts = skimmed
+        if not self.skims:
+            return held, counts + counts.new_tensor([0, 1])
+        new = torch.stack(states, dim=1).detach() * tokens[:, None, :, None]
+        places = counts[:, :1].long() * self.config.skimmed_length + torch.arange(new.shape[2], device=new.device)
+        by_layer = held.unflatten(1, (new.shape[1], -1))
+        by_layer = by_layer.scatter(2, places[:, None, :, None].expand_as(new), new)
+        return by_layer.flatten(1, 2), counts + counts.new_tensor([1, 0])
+
     def _key_types(self, types: Tensor, slots: int) -> Tensor:
         """[B, S, type_vocab_size] int64: one-hot types of `slots` of memory and of the tokens, types [B, T]."""
         first = types[:1, :1] if self.config.official_memory else types[:, :1]
@@ -330,12 +408,13 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
         of the whole document; within `torch.no_grad()` it does not.
 
         Returns last_hidden_state [n, D], pooler_output [D] of the last segment, and mems as `forward` does.
-        Raises ValueError if the configuration has no cls_token_id or sep_token_id.
+        Raises ValueError if the configuration has no cls_token_id or sep_token_id, and with the full recurrence for
+        documents that it cannot keep.
         """
         cls, sep, pad = self.config.cls_token_id, self.config.sep_token_id, self.config.pad_token_id
         if cls is None or sep is None:
             raise ValueError("reading a document needs config.cls_token_id and config.sep_token_id")
-        room = (self.config.segment_length or self.config.max_position_embeddings) - 2
+        room = (self.config.skimmed_length if self.config.recurrence == "full" else self.config.segment) - 2
         mems: tuple[Tensor, ...] = ()
         segments = []
         for piece in input_ids.split(room) if len(input_ids) else [input_ids]:
@@ -344,7 +423,9 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
             mask = torch.cat([torch.ones_like(piece), piece.new_tensor([1] + [0] * padding + [1])])
             segments.append((len(piece), ids[None], mask[None]))
         if retrospective and self.config.slots:
-            with torch.no_grad():
+            self.check_kept(len(segments))
+            with self.skimming():
+                mems = self.empty_mems(1, len(segments)) if self.config.recurrence == "full" else ()
                 for _, ids, mask in segments:
                     mems = self(ids, mask, mems=mems, return_dict=True).mems
         states = []
@@ -483,9 +564,11 @@ class ErnieDocHead(ErnieDocPreTrainedModel, TaskHead):
         self, windows: list[Windows], given: Mapping[str, Any], retrospective: bool
     ) -> tuple[list[list[Tensor]], tuple[Tensor, ...]]:
         """The rows' windows one after the other, each row with its memory, which begins as `given` has it."""
-        mems = tuple(given.get("mems") or self.empty_mems(len(windows)))
+        most = max(len(one.spans) for one in windows)
+        mems = tuple(given.get("mems") or self.empty_mems(len(windows), most))
         if retrospective and mems:
-            with torch.no_grad():
+            self.check_kept(most)
+            with self.skimming():
                 mems = self._walk(windows, given, mems)[1]
         return self._walk(windows, given, mems)
 
@@ -513,8 +596,10 @@ class ErnieDocHead(ErnieDocPreTrainedModel, TaskHead):
         A row without `mems` is a whole text, so it is skimmed first if config.reading says so."""
         reading = self.config.reading
         if rows.get("mems") is None and reading and reading["retrospective"] and self.config.slots:
-            with torch.no_grad():
-                rows = {**rows, "mems": self.encode({**rows, "mems": ()}).mems}
+            given = rows["inputs_embeds"] if rows.get("input_ids") is None else rows["input_ids"]
+            mems = self.empty_mems(len(given), 1) if self.config.recurrence == "full" else ()
+            with self.skimming():
+                rows = {**rows, "mems": self.encode({**rows, "mems": mems}).mems}
         mask = rows.get("attention_mask")
         if mask is None:
             return super().encode(rows)

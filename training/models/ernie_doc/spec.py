@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from reread.training.models.ernie_doc.configuration_ernie_doc import ErnieDocConfig
+from reread.training.models.ernie_doc.configuration_ernie_doc import MOST_SKIMMED, ErnieDocConfig
 from reread.training.models.ernie_doc.modeling_ernie_doc import (
     ErnieDocForCoreference,
     ErnieDocForKeyPhrases,
@@ -37,13 +37,19 @@ def flops(config: ErnieDocConfig, length: int, totals: Mapping[str, float]) -> f
     totals: "rows" learned from, "skimmed" rows, "predicted" tokens that go through the head. Learning is three times
     the forward pass, skimming one. A multiply and an add are two; dense matrix products alone, with memory taken as
     full: keys and values of its slots are made anew in each segment, and each query meets a key's content, its value
-    and its distance. The table of distances is made once a batch and left out, and so are pooler and reordering.
+    and its distance. So are those of the states of a skim of most segments, which rows that learn alone attend to. The
+    table of distances is made once a batch and left out, and so are pooler and reordering.
     """
     width, keys = config.hidden_size, length + config.slots
-    projections = 4 * width * width * (length + keys) + 4 * length * width * config.intermediate_size
-    layer = projections + 6 * length * keys * width
+
+    def layer(keys: int) -> int:
+        projections = 4 * width * width * (length + keys) + 4 * length * width * config.intermediate_size
+        return projections + 6 * length * keys * width
+
     head = 2 * totals["predicted"] * width * (width + config.vocab_size)
-    return (3.0 * totals["rows"] + totals["skimmed"]) * config.num_hidden_layers * layer + 3.0 * head
+    skimmed = config.num_hidden_layers * MOST_SKIMMED * config.skimmed_length if config.recurrence == "full" else 0
+    layers = 3.0 * totals["rows"] * layer(keys + skimmed) + totals["skimmed"] * layer(keys)
+    return config.num_hidden_layers * layers + 3.0 * head
 
 
 _USAGE = """A text of any length is read whole, twice over, so that its first token knows its last:

@@ -6,6 +6,8 @@ cell, then all windows attend in parallel. Copied beside exported weights.
 Shapes: B rows, L tokens, D hidden size, N heads, h head size; n windows, W, P as in windows_ran.py.
 """
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -116,11 +118,17 @@ def _probabilities(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
 def _by_token(a: Tensor, windows: RanWindows, rows: int, length: int) -> tuple[Tensor, Tensor]:
     """Probabilities a [B * n, N, P, 1 + P] of `rows` B of `length` L as those of tokens [B, N, L, 1 + P]; and as they
     were, but made of the tokens', so that these have a gradient."""
-    by_place = a.unflatten(0, (rows, -1)).transpose(2, 3)  # [B, n, P, N, 1 + P]
-    flat = by_place.flatten(3)
-    by_token = windows.join(flat, length).unflatten(-1, by_place.shape[3:]).transpose(1, 2)
-    again = windows.put(by_token.transpose(1, 2).flatten(2), flat).view_as(by_place)
+    by_window = a.unflatten(0, (rows, -1))
+    by_token = joined_probabilities(by_window, windows, length)
+    by_place = by_window.transpose(2, 3)  # [B, n, P, N, 1 + P]
+    again = windows.put(by_token.transpose(1, 2).flatten(2), by_place.flatten(3)).view_as(by_place)
     return by_token, again.transpose(2, 3).flatten(0, 1)
+
+
+def joined_probabilities(by_window: Tensor, windows: RanWindows, length: int) -> Tensor:
+    """Probabilities of windows [B, n, N, P, 1 + P] as those of tokens [B, N, L, 1 + P]."""
+    by_place = by_window.transpose(2, 3)
+    return windows.join(by_place.flatten(3), length).unflatten(-1, by_place.shape[3:]).transpose(1, 2)
 
 
 class RanAttention(nn.Module):
@@ -213,6 +221,15 @@ class RanReview(nn.Module):
         return review if self.residual is None else self.residual(review, q)
 
 
+class Chain(NamedTuple):
+    """What a layer that reads a single window gets of those before it (`RanConfig.window_handover`)."""
+
+    raw: Tensor
+    """[B, D], the raw cell output that was handed on with the cell."""
+    reviewed: tuple[Tensor, ...]
+    """The layer's cells [B, D] that memory review reads, of the windows before."""
+
+
 class RanLayer(GradientCheckpointingLayer):
     standardise, rotate = staticmethod(standardise), staticmethod(rotate)
 
@@ -229,33 +246,39 @@ class RanLayer(GradientCheckpointingLayer):
             self.output_LayerNorm = RanLayerNorm(config)
 
     def forward(
-        self, hidden: Tensor, cell: Tensor, windows: RanWindows, probabilities: bool = False
+        self,
+        hidden: Tensor,
+        cell: Tensor,
+        windows: RanWindows,
+        probabilities: bool = False,
+        chain: Chain | None = None,
+        reviews: bool = True,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """hidden [B, L, D] and the cell [B, D] to begin with, zeros if empty.
+        """hidden [B, L, D] and the cell [B, D] to begin with, zeros if empty; or, with `chain`, one window, not the
+        first, and the cell handed on to it. Without `reviews` tokens are as they are before memory review.
 
         Returns tokens [B, L, D], the last cell [B, D], each window's raw cell output [B, n, D] and, if wanted, of each
         token the `probabilities` without dropout, by which it attends to the cell before its window and to the P
         positions of its window [B, N, L, 1 + P], at least float32.
         """
         z = self.dropout(self.LayerNorm(hidden))
-        q, key, value, mask, cells = self._attend(z, cell, windows)
+        cells = _Cells(self, self.initial(cell) if chain is None else cell, windows, chain)
+        q, key, value, mask = self._attend(z, cells, windows)
         by_token = by_window = None
         if probabilities:
             by_token, by_window = _by_token(_probabilities(q, key, mask), windows, *hidden.shape[:2])
         context = self.attention.heads(q, key, value, mask, weights=by_window).unflatten(0, (len(z), -1))
         outputs = self.attention.finish(context, windows.cut(z))
         outputs = windows.join(self.dropout(self.standardise(outputs, self.config)), hidden.shape[1])
-        return self._review(outputs, cells, windows), cells.all[-1], torch.stack(cells.raw, dim=1), by_token
+        outputs = self.review_of(outputs, cells.reviewed, windows) if reviews else outputs
+        return outputs, cells.all[-1], torch.stack(cells.raw, dim=1), by_token
 
-    def _attend(
-        self, z: Tensor, cell: Tensor, windows: RanWindows
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, "_Cells"]:
-        """The chain of cells from `cell` [B, D] for tokens z [B, L, D], and what all windows attend with at once:
-        queries [B * n, N, P, h], keys and values [B * n, N, 1 + P, h], and their mask."""
+    def _attend(self, z: Tensor, cells: "_Cells", windows: RanWindows) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Go on with the chain of `cells` for tokens z [B, L, D]. Returns what all windows attend with at once: queries
+        [B * n, N, P, h], keys and values [B * n, N, 1 + P, h], and their mask."""
         q, k, v = (self.attention.split(windows.cut(x)) for x in self.attention.project(z))
         if windows.rotary is not None:
             q, k = self.rotate(q, windows.rotary), self.rotate(k, windows.rotary)
-        cells = _Cells(self, self.initial(cell), windows)
         keys, values = [], []  # of cells
         # Unbound, since the gradient of each indexed window would be as large as that of all
         for number, (k_window, v_window) in enumerate(zip(k.unbind(1), v.unbind(1), strict=True)):
@@ -269,21 +292,20 @@ class RanLayer(GradientCheckpointingLayer):
             values.append(v_cell)
         mask = None if windows.visible is None else windows.visible.flatten(0, 1)
         key, value = (torch.cat([torch.stack(x, 1), y], 3).flatten(0, 1) for x, y in ((keys, k), (values, v)))
-        return q.flatten(0, 1), key, value, mask, cells
+        return q.flatten(0, 1), key, value, mask
 
-    def _review(self, tokens: Tensor, cells: "_Cells", windows: RanWindows) -> Tensor:
+    def review_of(self, tokens: Tensor, cells: list[Tensor], windows: RanWindows) -> Tensor:
+        """Memory review of `cells` [B, D] by tokens [B, L, D]."""
         if self.review is None:
             return self.output_LayerNorm(tokens)
-        memory = cells.raw if self.config.review_cells == "raw" else cells.all[1:]
-        memory = [cells.all[0], *memory] if windows.ordered else memory
-        return self.review(tokens, torch.stack(memory, dim=1), windows)
+        return self.review(tokens, torch.stack(cells, dim=1), windows)
 
 
 class _Cells:
     """The chain of a layer's cells, window by window."""
 
-    def __init__(self, layer: RanLayer, initial: Tensor, windows: RanWindows) -> None:
-        self.layer, self.windows = layer, windows
+    def __init__(self, layer: RanLayer, initial: Tensor, windows: RanWindows, chain: Chain | None = None) -> None:
+        self.layer, self.windows, self.chain = layer, windows, chain
         self.raw: list[Tensor] = []
         """G'_i [B, D], each window's raw cell output; a window without tokens repeats the one before."""
         self.all = [initial]
@@ -291,12 +313,21 @@ class _Cells:
 
     def update(self, raw: Tensor) -> None:
         """Append the next window's raw cell output [B, D]; where it has no tokens, the cell stays."""
-        before = self.raw[-1] if self.raw else self.all[0]
+        handed = self.all[0] if self.chain is None else self.chain.raw
+        before = self.raw[-1] if self.raw else handed
         cell = raw
-        if self.layer.cell is not None and (self.raw or self.layer.config.first_cell_residual):
+        if self.layer.cell is not None and (self.raw or self.chain or self.layer.config.first_cell_residual):
             cell = self.layer.cell(raw, before, self.all[-1])
         if self.windows.filled is not None:
             filled = self.windows.filled[:, len(self.raw), None]
             raw, cell = torch.where(filled, raw, before), torch.where(filled, cell, self.all[-1])
         self.raw.append(raw)
         self.all.append(cell)
+
+    @property
+    def reviewed(self) -> list[Tensor]:
+        """The cells that memory review reads."""
+        cells = self.raw if self.layer.config.review_cells == "raw" else self.all[1:]
+        if self.windows.ordered:
+            return [self.all[0], *cells]
+        return [*(self.chain.reviewed if self.chain else ()), *cells]

@@ -99,6 +99,11 @@ class RanConfig(PretrainedConfig):
     Ablations, each one setting: memory_review false (LN of the tokens instead), cell_residual "none", rotary false (no
     positions), pooling "mean" (O in eq. 11; "max"), window_size, num_hidden_layers, and cell_handover false (each
     layer begins with an empty cell instead of the last cell of the layer below).
+    window_handover: the way of the cell, which is one chain in either case. False, as in the authors' code: through the
+        windows of a layer, whose last cell begins the next layer. True, as the paper words it (4.5.2): a window goes
+        through all layers, each of which begins with the cell of the layer below, and the last layer's is put before
+        the next window's tokens; eq. 6 takes the cell before in this chain. So a layer below the last reviews the
+        cells of windows up to the token's own. Not with causal and prefix masks: a cell would show later tokens.
     zero_first_cell: whether the learned cell that a text begins with is zeros before training, as in paper and code, or
         random, as large as a cell: at zeros its gradients overflow in float16.
     cell_pooling: G in eq. 10: the "last" cell, or "mean" or "max" of G'_i.
@@ -146,6 +151,7 @@ class RanConfig(PretrainedConfig):
         pooling: str = "max",
         cell_pooling: str = "last",
         cell_handover: bool = True,
+        window_handover: bool = False,
         zero_first_cell: bool = False,
         layer_residual: bool = False,
         official_padding: bool = False,
@@ -195,6 +201,8 @@ class RanConfig(PretrainedConfig):
             raise ValueError(f"rotary positions need an even head_size, not {self.head_size}")
         if self.first_cell_residual and self.cell_residual == "none":
             raise ValueError("first_cell_residual is true, but there is no residual: cell_residual is none")
+        if self.window_handover and not self.cell_handover:
+            raise ValueError("window_handover hands the cell on from layer to layer: cell_handover is true")
         if any(start >= end for start, end in self.clusters):
             raise ValueError(f"cutoffs rise and lie between 0 and vocab_size {self.vocab_size}, unlike {self.cutoffs}")
         if self.div_val < 1 or self.hidden_size // self.div_val ** len(self.cutoffs) < 1:

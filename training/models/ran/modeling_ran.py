@@ -38,7 +38,7 @@ from ..blocks import (
 from ..coreference import ForCoreference
 from ..crf import ForTokenClassification
 from ..heads import ForKeyPhrases, ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, TaskHead
-from .attention_ran import RanCellNorm, RanGatedLinear, RanLayer, RanLayerNorm
+from .attention_ran import Chain, RanCellNorm, RanGatedLinear, RanLayer, RanLayerNorm, joined_probabilities
 from .characters_ran import RanCharacters, characters_of
 from .configuration_ran import RanConfig
 from .windows_ran import RanWindows
@@ -97,6 +97,8 @@ class RanEncoder(nn.Module):
         each layer [layers, B, D], and the windows' cell outputs in the last layer [B, n, D]. The probabilities of each
         layer [B, N, L, 1 + P], by which it attends, are appended to `weights`.
         """
+        if self.config.window_handover:
+            return self._window_by_window(hidden, windows, every, weights)
         states, cells = [hidden], []
         cell = empty = hidden.new_zeros(len(hidden), hidden.shape[-1])
         layer: Any
@@ -110,6 +112,33 @@ class RanEncoder(nn.Module):
             cells.append(cell)
             cell = cell if self.config.cell_handover else empty
         return states, torch.stack(cells), raw
+
+    def _window_by_window(
+        self, hidden: Tensor, windows: RanWindows, every: bool, weights: list[Tensor] | None
+    ) -> tuple[list[Tensor], Tensor, Tensor]:
+        """`forward` where a window goes through all layers, and the last one's cell to the next window."""
+        layers: list[Any] = list(self.layer)
+        above = self.config.layer_residual
+        cell = raw = hidden.new_zeros(len(hidden), hidden.shape[-1])
+        tokens, cells, raws, kept, shares = ([list[Any]() for _ in layers] for _ in range(5))
+        for number, x in enumerate(windows.cut(hidden).unbind(1)):
+            own, window = windows.only(number), x
+            for i, layer in enumerate(layers):
+                chain = Chain(raw, tuple(kept[i])) if number else None
+                last = layer is layers[-1]
+                output, cell, found, by_token = layer(window, cell, own, weights is not None, chain, not last)
+                window = window + output if above and i and not last else output
+                raw = found[:, 0]
+                for values, value in zip((tokens, cells, raws, shares), (window, cell, raw, by_token), strict=True):
+                    values[i].append(value)
+                kept[i].append(raw if self.config.review_cells == "raw" else cell)
+        # What all layers gave of all windows; the last layer has yet to review
+        states = [hidden, *(windows.join(torch.stack(one, dim=1), hidden.shape[1]) for one in tokens)]
+        output = layers[-1].review_of(states[-1], kept[-1], windows)
+        states[-1] = states[-2] + output if above and len(layers) > 1 else output
+        if weights is not None:
+            weights += [joined_probabilities(torch.stack(one, dim=1), windows, hidden.shape[1]) for one in shares]
+        return states if every else states[-1:], torch.stack([one[-1] for one in cells]), torch.stack(raws[-1], dim=1)
 
 
 class RanPooler(nn.Module):
@@ -278,12 +307,16 @@ class RanModel(RanPreTrainedModel):
 
         Returns last_hidden_state [B, L, D], pooler_output [B, D] (eq. 10), cell [B, D], the last one, and with the
         masks `mems`, one tensor [layers, B, D] without gradient. Raises ValueError for mems without such a mask or of
-        another shape.
+        another shape, and for such a mask with window_handover.
         """
         # Check what is given: memory only makes sense where tokens see nothing after them.
         given_once(input_ids, inputs_embeds)
         words = self.embeddings.table(input_ids) if inputs_embeds is None else inputs_embeds
         ordered = causal or segment_ids is not None
+        if ordered and self.config.window_handover:
+            raise ValueError(
+                "with window_handover a cell shows later tokens; leave it out with causal and prefix masks"
+            )
         if mems and not ordered:
             raise ValueError("mems need tokens that see only those before them: set causal or segment_ids")
         expected = (self.config.num_hidden_layers, len(words), self.config.hidden_size)
@@ -380,6 +413,11 @@ class RanForCausalLM(RanLanguageModel):
     """The next token, with memory; with `segment_ids`, sequence to sequence: the target after its source."""
 
     memory_in_tokens = False
+
+    def __init__(self, config: RanConfig) -> None:
+        if config.window_handover:
+            raise ValueError("window_handover would show the words to predict; leave it out where words are predicted")
+        super().__init__(config)
 
     def forward(
         self,

@@ -115,6 +115,21 @@ class RanWindows:
         x = x[:, : blocks * self.size].unflatten(1, (blocks, self.size))
         return torch.cat([x[:, :-1], x[:, 1:, : self.tail]], dim=2) if self.tail else x
 
+    def only(self, number: int) -> "RanWindows":
+        """Those of one window as the tokens [B, P, D], which review the cells of windows up to it."""
+
+        def window(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x[:, number : number + 1]
+
+        return RanWindows(
+            *(self.size + self.tail, 1, 0, self.rotary),
+            filled=window(self.filled),
+            keys=window(self.keys),
+            visible=window(self.visible),
+            reviewed=None if self.reviewed is None else self.reviewed[..., : number + 1],
+            blank=None if self.blank is None else self.cut(self.blank)[:, number],
+        )
+
     def join(self, x: Tensor, length: int) -> Tensor:
         """[B, n, P, D] -> [B, L, D]."""
         x = x.flatten(1, 2)

@@ -149,6 +149,20 @@ def test_question_and_option_are_cut_to_one_length_where_both_are_long(tokenizer
     assert document.room == 20
 
 
+@pytest.mark.parametrize(("question", "option", "limit"), [(40, 40, 62), (50, 3, 9), (3, 50, 9), (9, 9, 7), (2, 3, 9)])
+def test_a_question_and_an_option_are_cut_together_as_by_ernie_docs_code(
+    tokenizer: Path, question: int, option: int, limit: int
+) -> None:
+    """Which drops the last token of the longer until both fit, and of the option if they are as long."""
+    left = [question, option]
+    while sum(left) > limit:
+        left[left[0] <= left[1]] -= 1
+    example = ChooseExample("x", "", words(50), words(question), (words(option), words(1)), 0)
+    given = settings(ChooseSettings, tokenizer, "", 120, question_option_length=limit)
+    (document,) = ChooseDataset(given, 0, [example]).documents
+    assert [len(part) for part in document.options[0]] == left
+
+
 def test_little_that_is_read_is_a_line_with_what_to_set(tokenizer: Path) -> None:
     pair = ClassifyExample("x", "", words(20), words(80), "a")
 
