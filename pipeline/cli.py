@@ -311,6 +311,23 @@ def predict(
     work(model, file, overrides or [], out, step, echo)
 
 
+@app.command(context_settings=WITH_SETTINGS)
+def embed(
+    model: Annotated[Path, typer.Argument(metavar="RUN|EXPORT", help="A run, or an export", callback=find_run)],
+    file: Annotated[Path, typer.Argument(help="Documents, or examples of a task, in a format of `reread predict`")],
+    overrides: Overrides = None,
+    out: Annotated[Path, typer.Option(help="NAME.npy, with the ids in NAME.ids.txt, or NAME.parquet")] = Path(
+        "vectors.npy"
+    ),
+    normalize: Annotated[bool, typer.Option("--normalize", help="Divide each vector by its length")] = False,
+    step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the best or the last")] = None,
+) -> None:
+    """Write a vector for each document, of any length: the mean of its tokens' states."""
+    from reread.pipeline.commands.embed import embed as work
+
+    work(model, file, overrides or [], out, step, normalize)
+
+
 @app.command()
 def submit(
     predictions: Annotated[Path, typer.Argument(help="Lines of `reread predict`: answers, or options")],

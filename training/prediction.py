@@ -219,12 +219,12 @@ def _lines(
     if output is None:
         yield Continued(0, lambda lines: sys.stdout.writelines(f"{line}\n" for line in lines))
         return
-    parts = dataset.fingerprint, objective.data.model_dump_json(), _checksum(objective.model), echo, PART
+    parts = dataset.fingerprint, objective.data.model_dump_json(), checksum_of(objective.model), echo, PART
     with continued_file(output, md5(repr(parts).encode()).hexdigest(), PART) as file:
         yield file
 
 
-def _checksum(model: PreTrainedModel) -> int:
+def checksum_of(model: PreTrainedModel) -> int:
     """Of the weights."""
     crc = 0
     for parameter in model.parameters():

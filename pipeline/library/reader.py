@@ -152,19 +152,34 @@ class Reader:
         A text longer than a window (length: its tokens; by default as many as the model has positions, and at most 512
         where they do not end) is read in windows side by side; a model with memory reads it twice, segment by segment.
         """
-        data = ClassifySettings.parse(
-            {
-                "kind": "classify",
-                "train": "text",
-                "tokenizer": str(self._tokenizer_folder),
-                "frame": self._spec.frame,
-                "sequence_length": length or self._window,
-                "retrospective": bool(getattr(self.model.config, "slots", 0)),
-            },
-            "embed",
-        )
+        data = self.reading(**({"sequence_length": length} if length else {}))
         one = isinstance(texts, str | Mapping)
-        examples = self._examples(texts, data)
+        found = self.vectors(data, self._examples(texts, data), batch_size)
+        return found[0] if one else found
+
+    def reading(self, **task: Any) -> ClassifySettings:
+        """How `embed` reads texts; task: settings of `task` that differ, such as those of a file.
+
+        Raises `UserError` for settings that cannot work, and for windows that are longer than the model's positions.
+        """
+        values = {
+            "kind": "classify",
+            "train": "text",
+            "tokenizer": str(self._tokenizer_folder),
+            "frame": self._spec.frame,
+            "sequence_length": self._window,
+            "retrospective": bool(getattr(self.model.config, "slots", 0)),
+        }
+        data = ClassifySettings.parse({**values, **task}, "embed")
+        longest = self._spec.longest(self.model.config)
+        if longest is not None and data.sequence_length > longest:
+            raise UserError(
+                f"{self.folder}: windows of {data.sequence_length:,} tokens, but its positions end at {longest:,}"
+            )
+        return data
+
+    def vectors(self, data: ClassifySettings, examples: Sequence[Example], batch_size: int = 32) -> NDArray[np.float32]:
+        """The vectors [n, D] of `embed` for examples that are read as `data` says."""
         if not examples:
             return np.empty((0, self.model.config.hidden_size), np.float32)
         values = {
@@ -176,8 +191,7 @@ class Reader:
         model = {"type": self._spec.name}
         settings = TrainSettings.parse({**values, "model": model, "data": data.model_dump(mode="json")}, "embed")
         dataset = EmbeddingDataset(data, 0, examples)  # type: ignore[arg-type]
-        found = vectors(self._found(EmbeddingObjective(self.model, settings, self._mesh, dataset), dataset))
-        return found[0] if one else found
+        return vectors(self._found(EmbeddingObjective(self.model, settings, self._mesh, dataset), dataset))
 
     def fill(self, text: str, *, top: int = 5) -> Fill:
         """The `top` likeliest tokens for the first [MASK] of a text with their probabilities.

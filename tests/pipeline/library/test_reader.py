@@ -153,3 +153,6 @@ def test_a_vector_is_the_mean_of_the_states_of_all_tokens(tmp_path: Path, name: 
     assert np.abs(found - torch.stack(expected).numpy()).max() < 1e-6  # float32's rounding of float64 figures
     assert np.array_equal(reader.embed(TEXTS[1], length=16), reader.embed([TEXTS[1]], length=16)[0])
     assert reader.embed([]).shape == (0, 32)
+    if model_spec(name).longest(model.config) is not None:
+        with pytest.raises(UserError, match="windows of 100,000 tokens, but its positions end at"):
+            reader.embed(TEXTS, length=100_000)
