@@ -195,6 +195,8 @@ class Trainer:
         narrowest = torch.float16 if settings.parallel.gradient_dtype == "fp16" else dtype
         self.scale = LossScale(narrowest, settings.initial_loss_scale)
         self.step = 0
+        self.schedule_begins = 0
+        """The step at which the learning rate's schedule began."""
         self.bad_steps = self.skipped_steps = 0
         self.tokens = 0.0
         """The number of tokens read up to the last progress line, or the checkpoint after it."""
@@ -310,9 +312,9 @@ class Trainer:
 
     def _update(self, norm: float, learns: bool) -> float:
         """Update the weights unless the gradient's `norm` is not finite or no row `learns`; returns the rate."""
-        rate = learning_rate(
-            self.step, self.settings.schedule, self.settings.optimizer.learning_rate, self.settings.steps
-        )
+        settings, begins = self.settings, self.schedule_begins
+        peak, steps = settings.optimizer.learning_rate, settings.schedule_ends - begins
+        rate = learning_rate(self.step - begins, settings.schedule, peak, steps)
         # Nothing to learn from, an update, or a step that is skipped
         if not learns:
             log.info("step %d updates nothing: all its rows are skimmed", self.step)
@@ -451,17 +453,18 @@ class Trainer:
             "bad_steps": self.bad_steps,
             "skipped_steps": self.skipped_steps,
             "best": self.best,
+            "schedule_begins": self.schedule_begins,
         }
         self.store.save(self.step, *self.assembly.tensors(), {**state})
 
     def _load_checkpoint(self) -> None:
         self.progress.enter("looking for a checkpoint")
-        latest = self.store.latest()
-        if latest is None and self.settings.from_run is None:
+        settings, latest = self.settings, self.store.latest()
+        if latest is None and settings.from_run is None:
             log.info("no checkpoint in %s: starting at step 0", self.run)
             return
         if latest is None:
-            state = continue_run(self.settings, self.assembly, self.dataset, self.mesh)
+            state = continue_run(settings, self.assembly, self.dataset, self.mesh)
         else:
             with self.mesh.together():
                 state = run_state(self.store, latest)
@@ -470,9 +473,11 @@ class Trainer:
             self.assembly.masters.to_model()
             set_steps_taken(self.assembly.optimizer, state["updates"])
             self.bad_steps, self.best, self.skipped_steps = state["bad_steps"], state["best"], state["skipped_steps"]
-            self.objective.first_position = state["position"] - state["step"] * self.settings.global_batch
+            self.objective.first_position = state["position"] - state["step"] * settings.global_batch
         self.scale.load(state["scale"])
         self.step = state["step"]
+        restarts = latest is None and settings.schedule.restart
+        self.schedule_begins = self.step if restarts else state.get("schedule_begins", 0)
         self.tokens = state["tokens"]
         if latest is not None:
             log.info("continuing from the checkpoint of step %d", self.step)
