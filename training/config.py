@@ -68,14 +68,18 @@ def origin_of(text: str) -> tuple[Path, int | None]:
 class OptimizerSettings(Settings):
     """The optimiser, which updates the weights by the gradients."""
 
-    name: Literal["lamb", "adam"] = "lamb"
-    """The optimiser: LAMB for large batches, or AdamW."""
+    name: Literal["lamb", "adam", "stable_adamw", "muon"] = "lamb"
+    """The optimiser: LAMB for large batches, AdamW, AdamW with updates clipped by tensor (StableAdamW, of ModernBERT),
+    or Muon for the matrices of the layers and AdamW for all else (not with `parallel.tensor`)."""
     variant: Literal["nezha", "standard"] = "nezha"
     """`lamb` only: as NEZHA trained, or You et al. 2020 (what apex's FusedLAMB computes)."""
     learning_rate: float = Field(gt=0, le=100)
     """The peak of the learning rate, after the warm-up."""
     betas: tuple[Rate, Rate] = (0.9, 0.999)
     """Decay rates of the averages of the gradient and of its square."""
+    momentum: Rate = 0.95
+    """`muon` only: decay rate of the average of a matrix' gradient. Its updates are scaled so that AdamW's rate and
+    weight decay suit them (Liu et al. 2025)."""
     eps: float = Field(default=1e-6, gt=0, le=1)
     """Number added to the root of the averaged square."""
     weight_decay: float = Field(default=0.01, ge=0, le=100)

@@ -45,7 +45,7 @@ def test_every_decay_of_the_settings_is_computed():
 
 @pytest.mark.parametrize("shape", ["linear", "polynomial", "cosine", "sqrt"])
 def test_warm_up_stable_decay_by_its_equations(shape):
-    """WSD: the rate rises over 10 steps, stays, and falls over the last 40 of 100, by the share d of them that is done."""
+    """WSD: the rate rises over 10 steps, stays, and falls over the last 40, by the share d of them that is done."""
     values = rates(warmup_steps=10, decay=shape, power=2.0, decay_steps=40)
     assert set(values[9:60]) == {2.0}
     for step in range(60, 101):
