@@ -225,6 +225,26 @@ def check_model(settings: TrainSettings) -> None:
     check_data(spec, objective, model_config(spec, settings.model, vocab_size, init, special), settings.data)
 
 
+def check_same_sizes(phases: Sequence[TrainSettings]) -> None:
+    """Raises `UserError` if the models of a run's phases have tensors of other shapes."""
+    first = phases[0]
+    if all(phase.model == first.model for phase in phases):
+        return
+    init = first.init if first.init and (first.init / "config.json").exists() else None
+    shapes: list[dict[str, torch.Size]] = []
+    for number, phase in enumerate(phases, 1):
+        resolved = resolve(phase, 1 if init else checked_values(spec_of(phase), phase.model).get("vocab_size", 1), init)
+        with torch.device("meta"):
+            named = build_model(resolved.head, resolved.config, None, 0).named_parameters()
+        shapes.append({name: parameter.shape for name, parameter in named})
+        if changed := sorted(name for name in shapes[0] if shapes[0][name] != shapes[-1].get(name)):
+            theirs, ours = (list(one.get(changed[0], ())) for one in (shapes[0], shapes[-1]))
+            raise UserError(
+                f"phase {number}: its train.model has other sizes than that of phase 1 ({changed[0]} {ours} here, "
+                f"{theirs} there), and all phases train one model"
+            )
+
+
 def check_data(spec: ModelSpec, objective: type[Objective], config: PretrainedConfig, data: DataSettings) -> None:
     """Raises `UserError` if the model cannot learn the objective from such data, or has too few positions."""
     head_of(spec, objective, data)

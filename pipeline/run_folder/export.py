@@ -23,7 +23,7 @@ def export(
 ) -> Path:
     """Write the Hugging Face folder of a run's checkpoint, or the `average` of several, by default RUN/export, and
     return it."""
-    recipe = recipe_of(run, overrides)  # before torch and transformers are imported, which takes seconds
+    recipe = recipe_of(run, overrides, step)  # before torch and transformers are imported, which takes seconds
     from reread.training.exchange.run_export import export_run
 
     folder = output or RunFile.EXPORT.of(run)

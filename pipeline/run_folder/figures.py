@@ -17,7 +17,7 @@ def figures_of(
     """
     from reread.training.evaluation import evaluate_run
 
-    recipe = recipe_of(run, overrides)
+    recipe = recipe_of(run, overrides, step)
     log_commands(recipe)
     figures = evaluate_run(run, train_section(recipe), step, overrides, average)
     for name, value in figures.items():
