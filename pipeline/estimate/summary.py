@@ -22,7 +22,7 @@ from reread.pipeline.recipe.phases import phases_of
 from reread.pipeline.recipe.schema import Recipe, train_section
 from reread.preprocessing.errors import UserError
 from reread.training.assembly import check_data, spec_of
-from reread.training.config import ScheduleSettings, TrainSettings
+from reread.training.config import TrainSettings
 from reread.training.models.build import model_config
 from reread.training.models.spec import ModelSpec
 from reread.training.objectives import objective_of
@@ -48,8 +48,8 @@ def print_estimates(
         return
     seconds, ends = 0.0, [0, *(phase.steps for phase in phases_of(recipe))]
     for number, (phase, (first, last)) in enumerate(zip(phases_of(recipe), pairwise(ends), strict=True), 1):
-        own = {"steps": last - first, "from_run": None, "init": recipe.train.init if recipe.train else None}
-        own["schedule"] = ScheduleSettings()
+        init = train_section(recipe).init
+        own = {"steps": last - first, "init": init}
         print(f"phase {number} of {len(recipe.phases)}, steps {first + 1:,} to {last:,}:")
         part = {"train": phase.model_copy(update=own), "phases": [], "then": [], "published": []}
         seconds += print_estimate(recipe.model_copy(update=part), cluster, flop_share)

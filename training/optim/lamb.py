@@ -63,7 +63,7 @@ class Lamb(torch.optim.Optimizer):
         # Scale the updates by learning rate and trust ratio, and apply them.
         ratios = iter(self._trust_ratios(adapted, norms))
         for group, weights in stepped:
-            updates = [weight.grad for weight in weights]
+            updates = gradients_of(weights)
             if self._adapts(group):  # The ratios stay on the device, so that the host does not wait for them.
                 factors = next(ratios) * -group["lr"]
                 torch._foreach_mul_(updates, factors.to(weights[0].dtype).unbind())

@@ -29,7 +29,7 @@ def restore_model(
     """
     folder = RunFile.CHECKPOINTS.of(run)
     store = CheckpointStore(folder, kept.settings.checkpoint.keep, Mesh())
-    steps = averaged or [store.chosen() if step is None else step]
+    steps: Sequence[int | None] = averaged or [store.chosen() if step is None else step]
     for one in steps:
         if one is None:
             raise UserError(f"{folder}: no checkpoint yet; train first with `reread train`")
