@@ -62,7 +62,7 @@ def test_killed_in_each_phase_and_between_them_it_is_the_run_continued_by_hand(
 ) -> None:
     two, run = {"name": "two", "train": values, "phases": PHASES}, tmp_path / "runs" / "two"
     (tmp_path / "two.yaml").write_text(yaml.safe_dump(two))
-    for step, after, left in ((3, True, 3), (4, False, 3), (6, False, 5)):
+    for step, after, left in ((3, True, 3), (5, False, 4)):
         with Job(tmp_path, "train", "two.yaml", processes=1, before=partial(_kill_at, step, after)) as job:
             assert job.statuses() == [-signal.SIGKILL], job.output
         assert CheckpointStore(run / "checkpoints", 9, Mesh()).steps()[-1] == left
@@ -82,19 +82,22 @@ def test_killed_in_each_phase_and_between_them_it_is_the_run_continued_by_hand(
     losses, own = ([line["loss"] for line in given if "loss" in line] for given in (lines, read_metrics(run)))
     assert own == losses and len(own) == 7
     assert (read_run(run, 0).borders, read_run(run, 0).steps) == ((3,), 7)
-
-
-def test_a_damaged_checkpoint_after_the_border_leads_back_into_the_phase_before(
-    values: dict[str, Any], tmp_path: Path
-) -> None:
-    """All checkpoints from the border on are damaged, so the first phase ends again, on two processes."""
-    two, run, ends = {"name": "two", "train": values, "phases": PHASES}, tmp_path / "runs" / "two", []
-    for damaged in ((), (3, 4, 5, 6, 7)):
-        for step in damaged:
-            part = next((run / "checkpoints" / f"step-{step:08d}").glob("*.safetensors"))
-            part.write_bytes(part.read_bytes()[:-1])
-        output = train(tmp_path, recipe=two, processes=2)
-        ends.append(tensors(run, 7))
+    # Where no checkpoint from the border on can be read, the first phase ends again.
+    for step in range(3, 8):
+        part = next((run / "checkpoints" / f"step-{step:08d}").glob("*.safetensors"))
+        part.write_bytes(part.read_bytes()[:-1])
+    output = train(tmp_path, recipe=two)
     assert "phase 1 of 2" in output and "continuing from the checkpoint of step 2" in output
-    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
-    assert "nothing to do: all 7 steps are done" in train(tmp_path, recipe=two)
+    assert all(torch.equal(tensor, found[name]) for name, tensor in tensors(run, 7).items())
+
+
+def test_phases_on_two_processes_end_as_on_one(values: dict[str, Any], tmp_path: Path) -> None:
+    """In float32, whose gradients are added up in another order."""
+    ends = []
+    for processes in (1, 2):
+        name = f"on-{processes}"
+        train(tmp_path, recipe={"name": name, "train": values, "phases": PHASES}, processes=processes)
+        ends.append(tensors(tmp_path / "runs" / name, 7))
+    for name, tensor in ends[0].items():
+        if name.startswith("model."):
+            torch.testing.assert_close(ends[1][name], tensor, rtol=1e-3, atol=1e-4)
