@@ -97,7 +97,7 @@ def _figures(run: Path, step: int) -> dict[str, Any]:
     return found
 
 
-def _measured(run: Path, kept: RunModel, step: int, averaged: Sequence[int]) -> Iterator[Measured]:
+def _measured(run: Path, kept: RunModel, step: int, averaged: Sequence[int] = ()) -> Iterator[Measured]:
     """What `reread evaluate` and `finetune` have measured of this checkpoint or average, read as in training."""
     data, task = kept.settings.data, task_of(kept.settings.data)
     other = data.other_text.partition("=")[0]
