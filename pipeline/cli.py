@@ -57,6 +57,13 @@ FinetuningName = Annotated[
     ),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The name of a run, or its folder", callback=find_run)]
+Average = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|STEP,STEP,...",
+        help="Average the weights of the last N checkpoints (up to --step), or of those at these steps",
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
@@ -265,11 +272,12 @@ def evaluate(
     run_folder: RunFolder,
     overrides: Overrides = None,
     step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the last")] = None,
+    average: Average = None,
 ) -> None:
     """Evaluate a checkpoint on all held-out text or examples, or on others (data.corpus=..., task.dev=...)."""
     from reread.pipeline.commands.evaluate import evaluate as work
 
-    work(run_folder, overrides or [], step)
+    work(run_folder, overrides or [], step, average)
 
 
 @app.command(context_settings=WITH_SETTINGS)
@@ -380,6 +388,7 @@ def export(
         ),
     ] = None,
     step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the last")] = None,
+    average: Average = None,
     push: Annotated[
         str | None, typer.Option(metavar="OWNER/NAME", help="Also push the folder to this repository on the Hub")
     ] = None,
@@ -387,7 +396,7 @@ def export(
     """Write a checkpoint as a Hugging Face folder with weights, tokenizer, modeling file and model card."""
     from reread.pipeline.commands.export import export_and_push as work
 
-    work(run_folder, given or [], step, push)
+    work(run_folder, given or [], step, push, average)
 
 
 @app.command()

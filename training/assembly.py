@@ -25,7 +25,7 @@ from reread.training.models.build import build_model, checked_values, freeze, mo
 from reread.training.models.spec import ModelSpec
 from reread.training.objectives import objective_of
 from reread.training.objectives.objective import Objective
-from reread.training.optim.build import OPTIMIZERS, build_optimizer
+from reread.training.optim.build import OPTIMIZERS, build_optimizer, updated_whole
 from reread.training.optim.flat import flat_update
 from reread.training.optim.precision import MasterWeights
 from reread.training.parallel.gradients import GradientBuckets
@@ -114,10 +114,15 @@ class Assembly:
                 )
         # Its master weights, optimiser, gradients and objective
         parallel, parameters = settings.parallel, seldom_first(self.model, self.spec.seldom)
-        shares = shares_of(parameters, mesh, divided_over or mesh.data_size) if parallel.shard_state else None
+        shares = None
+        if parallel.shard_state:
+            named = self.model.named_parameters()
+            whole = {one for name, one in named if updated_whole(name, settings.optimizer, one)}
+            shares = shares_of(parameters, mesh, divided_over or mesh.data_size, whole)
         self.masters = MasterWeights(self.model, dtype, first_rows, shares)
         self.optimizer = build_optimizer(self.masters.learning(), settings.optimizer, mesh)
-        self._state_names = OPTIMIZERS[settings.optimizer.name].state
+        row = OPTIMIZERS[settings.optimizer.name]
+        self._state_names = (*row.state, *(row.hidden_state or ()))
         self.buckets = GradientBuckets(parameters, mesh, parallel.bucket_bytes, reducer(parallel, mesh))
         self._by_kernels = None
         if by_kernels(settings.kernels, mesh.device):
@@ -143,8 +148,9 @@ class Assembly:
             slices[f"model.{name}"] = self.masters.slice_of(name, of_parameters[name])
         for name, learning in self.masters.learning():
             part = self.masters.slice_of(name, of_parameters[name], self.masters.first_rows.get(name, 0))
-            for key in self._state_names:
-                tensors[f"{key}.{name}"] = self.optimizer.state[learning][key]
+            state = self.optimizer.state[learning]
+            for key in (key for key in self._state_names if key in state):
+                tensors[f"{key}.{name}"] = state[key]
                 slices[f"{key}.{name}"] = part
         return tensors, slices
 
@@ -217,6 +223,26 @@ def check_model(settings: TrainSettings) -> None:
     vocab_size = 1 if init else given.get("vocab_size", LARGEST)
     special = {} if init else {"pad": 0}  # the corpus' id may be higher; positions that count from it are never fewer
     check_data(spec, objective, model_config(spec, settings.model, vocab_size, init, special), settings.data)
+
+
+def check_same_sizes(phases: Sequence[TrainSettings]) -> None:
+    """Raises `UserError` if the models of a run's phases have tensors of other shapes."""
+    first = phases[0]
+    if all(phase.model == first.model for phase in phases):
+        return
+    init = first.init if first.init and (first.init / "config.json").exists() else None
+    shapes: list[dict[str, torch.Size]] = []
+    for number, phase in enumerate(phases, 1):
+        resolved = resolve(phase, 1 if init else checked_values(spec_of(phase), phase.model).get("vocab_size", 1), init)
+        with torch.device("meta"):
+            named = build_model(resolved.head, resolved.config, None, 0).named_parameters()
+        shapes.append({name: parameter.shape for name, parameter in named})
+        if changed := sorted(name for name in shapes[0] if shapes[0][name] != shapes[-1].get(name)):
+            theirs, ours = (list(one.get(changed[0], ())) for one in (shapes[0], shapes[-1]))
+            raise UserError(
+                f"phase {number}: its train.model has other sizes than that of phase 1 ({changed[0]} {ours} here, "
+                f"{theirs} there), and all phases train one model"
+            )
 
 
 def check_data(spec: ModelSpec, objective: type[Objective], config: PretrainedConfig, data: DataSettings) -> None:

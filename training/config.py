@@ -68,14 +68,18 @@ def origin_of(text: str) -> tuple[Path, int | None]:
 class OptimizerSettings(Settings):
     """The optimiser, which updates the weights by the gradients."""
 
-    name: Literal["lamb", "adam"] = "lamb"
-    """The optimiser: LAMB for large batches, or AdamW."""
+    name: Literal["lamb", "adam", "stable_adamw", "muon"] = "lamb"
+    """The optimiser: LAMB for large batches, AdamW, AdamW with updates clipped by tensor (StableAdamW, of ModernBERT),
+    or Muon for the matrices of the layers and AdamW for all else (not with `parallel.tensor`)."""
     variant: Literal["nezha", "standard"] = "nezha"
     """`lamb` only: as NEZHA trained, or You et al. 2020 (what apex's FusedLAMB computes)."""
     learning_rate: float = Field(gt=0, le=100)
     """The peak of the learning rate, after the warm-up."""
     betas: tuple[Rate, Rate] = (0.9, 0.999)
     """Decay rates of the averages of the gradient and of its square."""
+    momentum: Rate = 0.95
+    """`muon` only: decay rate of the average of a matrix' gradient. Its updates are scaled so that AdamW's rate and
+    weight decay suit them (Liu et al. 2025)."""
     eps: float = Field(default=1e-6, gt=0, le=1)
     """Number added to the root of the averaged square."""
     weight_decay: float = Field(default=0.01, ge=0, le=100)
@@ -94,10 +98,35 @@ class ScheduleSettings(Settings):
 
     warmup_steps: int = Field(default=0, ge=0, le=MOST_STEPS)
     """Steps in which the learning rate rises from 0 to its peak."""
-    decay: Literal["linear", "polynomial", "constant", "cosine"] = "linear"
-    """How the learning rate falls from its peak to 0 at the last step; `constant`: it does not."""
+    decay: Literal["linear", "polynomial", "constant", "cosine", "sqrt"] = "linear"
+    """How the learning rate falls from its peak to 0 at the last step; `constant`: it does not. `sqrt`: by 1 - sqrt(x)
+    of the share x of the decay that is done, as ModernBERT (Hägele et al. 2024)."""
+    decay_steps: int | None = Field(default=None, ge=1, le=MOST_STEPS)
+    """Steps in which the learning rate falls, the last of the schedule; before them it stays at its peak (WSD: warm-up,
+    stable, decay). The decay can begin at any checkpoint at the peak: `from=RUN@STEP steps=STEP+N
+    schedule.decay_steps=N`. null: all steps after the warm-up."""
     power: float = Field(default=1.0, gt=0, le=100)
     """Exponent of the `polynomial` decay."""
+    ends: int | None = Field(default=None, ge=1, le=MOST_STEPS)
+    """The step at which the schedule ends, counted as `steps`, for a run that stops before; null: at `steps`."""
+    restart: bool = False
+    """Whether the schedule of a run that begins with another (`from_run`), or of a phase, begins anew with it: it warms
+    up, and decays over the steps that are left. False: it counts the steps of that run, too."""
+
+    @model_validator(mode="after")
+    def _has_a_decay(self) -> "ScheduleSettings":
+        if self.decay == "constant" and self.decay_steps is not None:
+            raise ValueError("decay is constant, so decay_steps has nothing to say; set one of them to another value")
+        return self
+
+    def longer_than(self, steps: int) -> str | None:
+        """A sentence if warm-up and decay take more than `steps`, all of the schedule; else None."""
+        if self.decay_steps is None or self.warmup_steps + self.decay_steps <= steps:
+            return None
+        return (
+            f"schedule.warmup_steps and schedule.decay_steps are {self.warmup_steps:,} and {self.decay_steps:,}, more "
+            f"than the schedule's {steps:,} steps; lower one of them"
+        )
 
 
 class ParallelSettings(Settings):
@@ -144,7 +173,8 @@ class TrainSettings(Settings):
     OWNER/NAME@REVISION is a model of the Hugging Face Hub, which is fetched and converted once, into models/."""
     from_run: str | None = Field(default=None, min_length=1)
     """A run, or RUN@STEP, with whose weights, optimiser and position in the data this run begins (`from=RUN@STEP` on
-    the command line). Steps are counted on, so `steps` and the schedule include those of that run."""
+    the command line). Steps are counted on, so `steps` includes those of that run, and so does the schedule unless it
+    restarts (`schedule.restart`)."""
     data: AnyData
     objective: str | None = None
     """Name of the objective (training/objectives); null: the default of `data.kind`."""
@@ -207,6 +237,11 @@ class TrainSettings(Settings):
     """Peak of one device, for MFU; null: looked up by the device's name, or measured on CPU."""
 
     @property
+    def schedule_ends(self) -> int:
+        """The step at which the schedule ends."""
+        return self.schedule.ends or self.steps
+
+    @property
     def automatic(self) -> list[str]:
         """The fields that are `auto`."""
         return [name for name in AUTOMATIC if getattr(self, name) == "auto"]
@@ -239,4 +274,13 @@ class TrainSettings(Settings):
             )
         if self.from_run is not None and self.data.is_task:
             raise ValueError("from_run is for pretraining; fine-tuning starts from init")
+        return self
+
+    @model_validator(mode="after")
+    def _a_schedule_for_all_steps(self) -> "TrainSettings":
+        ends = self.schedule_ends
+        if ends < self.steps:
+            raise ValueError(f"schedule.ends is {ends:,}, before the last of {self.steps:,} steps; raise it")
+        if ends and (fault := self.schedule.longer_than(ends)):
+            raise ValueError(fault)
         return self

@@ -15,7 +15,7 @@ from reread.training.run.auto import settings_of_run
 from reread.training.run.files import RunFile
 from reread.training.run.metrics import keep_evaluation, keep_mistakes
 from reread.training.run.model import read_run_model
-from reread.training.run.restore import restore_model
+from reread.training.run.restore import average_of, averaged_steps, restore_model
 from reread.training.run.threads import use_threads
 from reread.training.trainer import local_device
 
@@ -23,15 +23,20 @@ log = logging.getLogger("reread")
 
 
 def evaluate_run(
-    run: Path, settings: TrainSettings, step: int | None = None, overrides: Sequence[str] = ()
+    run: Path,
+    settings: TrainSettings,
+    step: int | None = None,
+    overrides: Sequence[str] = (),
+    average: str | None = None,
 ) -> dict[str, float]:
     """`Objective.summary` over held-out documents; over all documents of other data than the run's, if none is held
     out.
 
-    The figures are kept in RUN/evaluation.json with `overrides`, by which `settings` differ from the run's. The
-    mistakes of a task's model, if `overrides` only name another file, are kept in RUN/mistakes.json. One process
-    computes, in float32. Raises `UserError` if there is no such checkpoint, if the corpus does not fit it, and if
-    nothing is held out of the corpus that it learned from.
+    With `average` the model is that of several checkpoints (`averaged_steps`). The figures are kept in
+    RUN/evaluation.json with `overrides`, by which `settings` differ from the run's, and the average. The mistakes of a
+    task's model, if `overrides` only name another file, are kept in RUN/mistakes.json. One process computes, in
+    float32. Raises `UserError` if there is no such checkpoint, if the corpus does not fit it, and if nothing is held
+    out of the corpus that it learned from.
     """
     settings = settings_of_run(settings, run)
     corpus, kept = settings.data.held_out, read_run_model(run, settings)
@@ -46,7 +51,8 @@ def evaluate_run(
             f"{corpus}: made with another vocabulary than the corpus {run} was trained on; preprocess it with "
             f"tokenizer.path={RunFile.MODEL.of(run)}, the run's own"
         )
-    model, step = restore_model(run, kept, step)
+    averaged = averaged_steps(run, average, step)
+    model, step = restore_model(run, kept, step, averaged)
     mesh = Mesh(device=torch.device(local_device()))
     use_threads(settings, run, True, mesh)
     kept.check()
@@ -56,9 +62,10 @@ def evaluate_run(
     figures = objective.held_out_summary(None)
     try:
         only_file = all(one.partition("=")[0] == "task.dev" for one in overrides)
-        if only_file and (mistakes := objective.mistakes()):
+        if only_file and not averaged and (mistakes := objective.mistakes()):
             keep_mistakes(run, str(corpus), {"step": step, **mistakes})
-        keep_evaluation(run, {"step": step, "overrides": list(overrides), "held_out": str(corpus)}, figures)
+        read_by = {"step": step, "overrides": [*overrides, *average_of(averaged)], "held_out": str(corpus)}
+        keep_evaluation(run, read_by, figures)
     except OSError as error:
         log.warning("%s: the figures are not kept there (%s)", RunFile.EVALUATION.of(run), error.strerror)
     return figures

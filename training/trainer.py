@@ -1,10 +1,12 @@
 """The training loop. A step is a global batch, however many processes and micro-batches share it."""
 
+import gc
 import logging
 import math
 import secrets
 import signal
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -66,8 +68,12 @@ def train(
     prepared: AbstractContextManager[None] | None = None,
     choose_auto: ChooseAuto | None = None,
     choose_share: ChooseShare | None = None,
+    before: Sequence[TrainSettings] = (),
 ) -> None:
     """Train to `settings.steps`, from the last checkpoint in `run` if there is one.
+
+    `before` are the settings of the phases before the last, whose own `settings` are. A phase but the first has this
+    run as its `from_run`, and begins where the one before it ended.
 
     `prepared` is entered when all processes have joined; a `UserError` from it ends all of them. `choose_auto` gives
     values to the settings that are `auto`, `choose_share` the cost of a pass by which a new run cuts micro-batches.
@@ -82,7 +88,7 @@ def train(
                 stack.enter_context(prepared or nullcontext())
                 if mesh.rank == 0:
                     close_attempt(run)
-            _train_watched(settings, run, mesh, choose_auto, choose_share)
+            _train_phases([*before, settings], run, mesh, choose_auto, choose_share)
     except RuntimeError as error:
         if not _lost_a_process(error):
             raise
@@ -92,8 +98,38 @@ def train(
         close_mesh()
 
 
+def _train_phases(
+    phases: Sequence[TrainSettings],
+    run: Path,
+    mesh: Mesh,
+    choose_auto: ChooseAuto | None,
+    choose_share: ChooseShare | None,
+) -> None:
+    """Train the phases that the last intact checkpoint leaves to do."""
+    if len(phases) == 1:
+        _train_watched(phases[0], run, mesh, choose_auto, choose_share)
+        return
+    there = CheckpointStore(RunFile.CHECKPOINTS.of(run), 1, mesh).latest() or 0
+    borders = [0, *(phase.steps for phase in phases)]
+    first = min(bisect_right(borders, there), len(phases))
+    for number, phase in enumerate(phases[first - 1 :], first):
+        log.info("phase %d of %d: steps %d to %d", number, len(phases), borders[number - 1] + 1, phase.steps)
+        if number > first:
+            gc.collect()  # the model and buffers of the phase before are held by cycles
+            with mesh.together():
+                if mesh.rank == 0:
+                    close_attempt(run)
+        begun = there > borders[number - 1]
+        _train_watched(phase, run, mesh, choose_auto, choose_share, begun if number > 1 else None)
+
+
 def _train_watched(
-    settings: TrainSettings, run: Path, mesh: Mesh, choose_auto: ChooseAuto | None, choose_share: ChooseShare | None
+    settings: TrainSettings,
+    run: Path,
+    mesh: Mesh,
+    choose_auto: ChooseAuto | None,
+    choose_share: ChooseShare | None,
+    begun: bool | None = None,
 ) -> None:
     progress = Progress()
     auto = AutoSettings(choose_auto, smallest_memory(mesh)) if choose_auto and settings.automatic else None
@@ -106,7 +142,7 @@ def _train_watched(
         try:
             data = open_together(settings, run, mesh)
             with mesh.together():
-                trainer = Trainer(settings, run, mesh, progress, auto, data)
+                trainer = Trainer(settings, run, mesh, progress, auto, data, begun)
             chosen: dict[str, dict[str, Any]] = {"threads": use_threads(settings, run, trainer.begun, mesh)}
             if trainer.objective.cuts_by_length:
                 share = pass_share(run, trainer.begun, mesh, trainer.share_by(choose_share))
@@ -165,8 +201,10 @@ class Trainer:
         progress: Progress | None = None,
         auto: AutoSettings | None = None,
         data: RunData | None = None,
+        begun: bool | None = None,
     ) -> None:
-        """`data` is that of `open_together`, where several processes open it."""
+        """`data` is that of `open_together`, where several processes open it; `begun` says whether a phase but the
+        first has an intact checkpoint of its own."""
         # Open the data and the checkpoints.
         self.run, self.mesh = run, mesh
         self.progress = progress or Progress()
@@ -176,7 +214,8 @@ class Trainer:
             log.info("no validation: nothing is held out (%s)", settings.data.held_out_by)
         self.store = CheckpointStore(RunFile.CHECKPOINTS.of(run), settings.checkpoint.keep, mesh, self.progress.tick)
         # Resolve the model, and choose values for settings that are `auto`.
-        self.begun = bool(self.store.steps())
+        self.begun = bool(self.store.steps()) if begun is None else begun
+        self._begins_phase = begun is False
         self.kept = self._model(settings)
         self.kept.check()
         init = None if self.begun else settings.init  # a checkpoint holds every weight
@@ -195,6 +234,8 @@ class Trainer:
         narrowest = torch.float16 if settings.parallel.gradient_dtype == "fp16" else dtype
         self.scale = LossScale(narrowest, settings.initial_loss_scale)
         self.step = 0
+        self.schedule_begins = 0
+        """The step at which the learning rate's schedule began."""
         self.bad_steps = self.skipped_steps = 0
         self.tokens = 0.0
         """The number of tokens read up to the last progress line, or the checkpoint after it."""
@@ -310,9 +351,9 @@ class Trainer:
 
     def _update(self, norm: float, learns: bool) -> float:
         """Update the weights unless the gradient's `norm` is not finite or no row `learns`; returns the rate."""
-        rate = learning_rate(
-            self.step, self.settings.schedule, self.settings.optimizer.learning_rate, self.settings.steps
-        )
+        settings, begins = self.settings, self.schedule_begins
+        peak, steps = settings.optimizer.learning_rate, settings.schedule_ends - begins
+        rate = learning_rate(self.step - begins, settings.schedule, peak, steps)
         # Nothing to learn from, an update, or a step that is skipped
         if not learns:
             log.info("step %d updates nothing: all its rows are skimmed", self.step)
@@ -451,17 +492,20 @@ class Trainer:
             "bad_steps": self.bad_steps,
             "skipped_steps": self.skipped_steps,
             "best": self.best,
+            "schedule_begins": self.schedule_begins,
         }
         self.store.save(self.step, *self.assembly.tensors(), {**state})
 
     def _load_checkpoint(self) -> None:
         self.progress.enter("looking for a checkpoint")
-        latest = self.store.latest()
-        if latest is None and self.settings.from_run is None:
+        settings = self.settings
+        latest = None if self._begins_phase else self.store.latest()
+        if latest is None and settings.from_run is None:
             log.info("no checkpoint in %s: starting at step 0", self.run)
             return
         if latest is None:
-            state = continue_run(self.settings, self.assembly, self.dataset, self.mesh)
+            state = continue_run(settings, self.assembly, self.dataset, self.mesh)
+            self.skipped_steps = state["skipped_steps"] if self._begins_phase else 0
         else:
             with self.mesh.together():
                 state = run_state(self.store, latest)
@@ -470,9 +514,11 @@ class Trainer:
             self.assembly.masters.to_model()
             set_steps_taken(self.assembly.optimizer, state["updates"])
             self.bad_steps, self.best, self.skipped_steps = state["bad_steps"], state["best"], state["skipped_steps"]
-            self.objective.first_position = state["position"] - state["step"] * self.settings.global_batch
+            self.objective.first_position = state["position"] - state["step"] * settings.global_batch
         self.scale.load(state["scale"])
         self.step = state["step"]
+        restarts = latest is None and settings.schedule.restart
+        self.schedule_begins = self.step if restarts else state.get("schedule_begins", 0)
         self.tokens = state["tokens"]
         if latest is not None:
             log.info("continuing from the checkpoint of step %d", self.step)

@@ -10,12 +10,12 @@ from reread.training.data.tasks.examples import examples_of
 from reread.training.data.tasks.settings import task_of
 
 
-def evaluate(run: Path, overrides: list[str], step: int | None) -> dict[str, float]:
+def evaluate(run: Path, overrides: list[str], step: int | None, average: str | None = None) -> dict[str, float]:
     """Print the figures of all held-out text or examples; for a task, also the scores of baselines and papers."""
-    task = task_of(train_section(recipe_of(run, overrides)).data)
+    task = task_of(train_section(recipe_of(run, overrides, step)).data)
     if task is not None:
         check_labels(task.labels, examples_of(task, "validation"))
-    recipe, figures = figures_of(run, overrides, step)
+    recipe, figures = figures_of(run, overrides, step, average)
     if task is not None:
         from reread.pipeline.display.scores import baseline_scores, keep_baselines, print_scores
 

@@ -8,7 +8,9 @@ from reread.preprocessing.errors import UserError
 from reread.training.exchange.hub import check_push, push
 
 
-def export_and_push(run: Path, given: Sequence[str], step: int | None, name: str | None) -> None:
+def export_and_push(
+    run: Path, given: Sequence[str], step: int | None, name: str | None, average: str | None = None
+) -> None:
     """`export`, where `given` may be the folder to write and settings of the card; with `name` push it to the Hub.
 
     Raises `UserError` for other settings, and before any work for a name to which nothing can be pushed.
@@ -20,6 +22,6 @@ def export_and_push(run: Path, given: Sequence[str], step: int | None, name: str
     if wrong := next((one for one in overrides if not one.startswith("card.")), None):
         raise UserError(f"`{wrong}`: a checkpoint is exported as it was trained; only card.KEY=VALUE can be given")
     target = check_push(name) if name is not None else None
-    folder = export(run, Path(outputs[0]) if outputs else None, step, overrides)
+    folder = export(run, Path(outputs[0]) if outputs else None, step, overrides, average)
     if target is not None:
         push(folder, target)

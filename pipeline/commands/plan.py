@@ -2,6 +2,7 @@
 
 from reread.pipeline.recipe.layers import fine_tunes
 from reread.pipeline.recipe.load import load_recipe, recipe_values
+from reread.pipeline.recipe.phases import phases_of
 from reread.pipeline.recipe.shell import refuse_commands
 from reread.pipeline.recipe.task import finetune_recipe
 from reread.pipeline.recipe.then import following
@@ -18,12 +19,13 @@ def plan(
     tunes = fine_tunes(recipe_values(name, overrides, "train"))
     recipe = finetune_recipe(name, overrides) if tunes else load_recipe(name, overrides, "train")
     from reread.pipeline.estimate.hardware import cluster  # which imports torch
-    from reread.pipeline.estimate.summary import print_estimate, print_finetuning_estimate
+    from reread.pipeline.estimate.summary import print_estimates, print_finetuning_estimate
 
     where = cluster(*machines)
     if recipe.train is not None and not allow_pipe:
-        refuse_commands(recipe.train.data)
+        for phase in phases_of(recipe):
+            refuse_commands(phase.data)
     if tunes:
         print_finetuning_estimate(recipe, where, share)
     else:
-        print_estimate(recipe, where, share, [one.recipe for one in following(recipe)])
+        print_estimates(recipe, where, share, [one.recipe for one in following(recipe)])

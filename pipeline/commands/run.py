@@ -60,7 +60,7 @@ def run(name: str, overrides: list[str]) -> None:
 def random_start(name: str, overrides: list[str], recipe: Recipe) -> Path:
     """The run of the same model with the random weights that training began with; it is made if it does not exist."""
     run = f"{recipe.name}-random"
-    given = ["train.steps=0", "train.parallel.processes=1", "then=[]", "published=[]", f"name={run}"]
+    given = ["phases=[]", "train.steps=0", "train.parallel.processes=1", "then=[]", "published=[]", f"name={run}"]
     train(load_recipe(name, [*overrides, *given], "train"), [])
     return RUNS / run
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from reread.pipeline.estimate.speed import StepTime
 from reread.pipeline.estimate.tuning import task_estimator
 from reread.pipeline.estimate.whole import hours_of, whole
 from reread.pipeline.recipe.load import load_recipe
+from reread.pipeline.recipe.phases import phases_of
 from reread.pipeline.recipe.schema import Recipe, train_section
 from reread.preprocessing.errors import UserError
 from reread.training.assembly import check_data, spec_of
@@ -37,10 +39,30 @@ BY_BOUND = {
 """Names of `BOUNDS` in the table."""
 
 
-def print_estimate(
+def print_estimates(
     recipe: Recipe, cluster: Cluster, flop_share: float | None = None, finetunings: Sequence[Recipe] = ()
 ) -> None:
-    """Print the recipe's own arrangement beside the one that would be chosen: memory, time and disk.
+    """`print_estimate`, of each phase if the recipe has phases, and then the time of all."""
+    if not recipe.phases:
+        print_estimate(recipe, cluster, flop_share, finetunings)
+        return
+    seconds, ends = 0.0, [0, *(phase.steps for phase in phases_of(recipe))]
+    for number, (phase, (first, last)) in enumerate(zip(phases_of(recipe), pairwise(ends), strict=True), 1):
+        init = train_section(recipe).init
+        own = {"steps": last - first, "init": init}
+        print(f"phase {number} of {len(recipe.phases)}, steps {first + 1:,} to {last:,}:")
+        part = {"train": phase.model_copy(update=own), "phases": [], "then": [], "published": []}
+        seconds += print_estimate(recipe.model_copy(update=part), cluster, flop_share)
+    print(f"all phases, {ends[-1]:,} steps: {_duration(seconds)} as the recipe says, as chosen where it cannot be")
+    if recipe.then:
+        log.info("the fine-tunings of `then` are not estimated for a recipe with phases")
+
+
+def print_estimate(
+    recipe: Recipe, cluster: Cluster, flop_share: float | None = None, finetunings: Sequence[Recipe] = ()
+) -> float:
+    """Print the recipe's own arrangement beside the one that would be chosen: memory, time and disk; returns the
+    seconds of all steps in the first of these that is possible.
 
     If the recipe goes on to tasks, also the GPU-hours of all; `finetunings` are the tasks whose data exist.
 
@@ -56,6 +78,7 @@ def print_estimate(
     console.print(_disk(recipe, train, vocab_size, best), soft_wrap=True)
     if recipe.then or recipe.published:
         console.print(whole(recipe, finetunings, estimator, own or best))
+    return train.steps * estimator.time(own or best).total
 
 
 def print_finetuning_estimate(recipe: Recipe, cluster: Cluster, flop_share: float | None = None) -> None:

@@ -56,7 +56,7 @@ def load(model: str | Path, *, step: int | None = None, device: str | None = Non
     folder = find_run(Path(model))
     put = torch.device(device or local_device())
     if RunFile.RECIPE.of(folder).exists():
-        settings = settings_of_run(train_section(recipe_of(folder)), folder)
+        settings = settings_of_run(train_section(recipe_of(folder, step=step)), folder)
         kept = read_run_model(folder, settings)
         weights, _ = restore_model(folder, kept, step)
         task = settings if task_of(settings.data) else None

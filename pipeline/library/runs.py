@@ -39,7 +39,7 @@ class Run:
         from reread.training.evaluation import evaluate_run
 
         overrides = overrides_of(changed)
-        return evaluate_run(self.folder, train_section(recipe_of(self.folder, overrides)), step, overrides)
+        return evaluate_run(self.folder, train_section(recipe_of(self.folder, overrides, step)), step, overrides)
 
     def export(self, output: str | Path | None = None, step: int | None = None) -> Path:
         """Write the Hugging Face folder of a checkpoint, by default RUN/export, and return it."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from reread.pipeline.recipe.load import written_recipe
+from reread.pipeline.recipe.phases import check_vocabularies, phases_of
 from reread.pipeline.recipe.schema import Recipe, train_section
 from reread.pipeline.recipe.start import missing_start, start_recipe, start_weights
 from reread.preprocessing.errors import UserError
@@ -24,8 +25,15 @@ def check_train(recipe: Recipe) -> None:
 
     Call it before any work begins.
     """
-    check_model(recipe)
-    check_writers(train_section(recipe))
+    for phase in phases_of(recipe):
+        check_model(recipe.model_copy(update={"train": phase}))
+        check_writers(phase)
+    if recipe.phases:
+        check_vocabularies(recipe)
+        if _has_torch():
+            from reread.training.assembly import check_same_sizes
+
+            check_same_sizes(phases_of(recipe))
     if missing_start(recipe):
         if recipe.start and recipe.start.weights is not None:
             start_weights(recipe)
@@ -73,13 +81,20 @@ def check_same_run(run: Path, recipe: Recipe) -> None:
     if not path.exists() or not has_checkpoints(run):
         return
     begun = written_recipe(path)  # fields that did not exist then have their defaults
-    old, new = (one.model_dump(mode="json")["train"] or {} for one in (begun, recipe))
-    changed = differences(_learned(old), _learned(new), "train")
+    changed = differences(_learned_by(begun), _learned_by(recipe))
     if changed:
         raise UserError(
             f"{path}: this run was begun with other settings ({'; '.join(changed)}); "
             "revert them, or give the new run a name of its own with name=..."
         )
+
+
+def _learned_by(recipe: Recipe) -> dict[str, Any]:
+    """What decides the trained model, of each phase."""
+    if recipe.train is None:
+        return {}
+    phases = [_learned(phase.model_dump(mode="json")) for phase in phases_of(recipe)]
+    return {f"phases.{number}": one for number, one in enumerate(phases, 1)} if recipe.phases else {"train": phases[0]}
 
 
 def _learned(train: dict[str, Any]) -> dict[str, Any]:

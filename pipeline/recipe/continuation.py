@@ -36,7 +36,7 @@ def training_recipe(name: str, overrides: list[str]) -> Recipe:
         names = [one.removeprefix("name=") for one in rest if one.startswith("name=")]
         begun = _begun(run, names[-1] if names else None)
         values = begun.model_dump(mode="json")
-        apply_overrides(values, [*beginning, *rest], "train")
+        apply_overrides(values, [*beginning, "train.schedule.restart=false", *rest], "train")
         recipe = parsed(values, f"the recipe of {run}")
     if recipe.name == begun.name and RunFile.RECIPE.of(run).exists():
         raise UserError(f"from={origin}: give the new run a name of its own with name=...")

@@ -20,6 +20,7 @@ from reread.pipeline.recipe.layers import (
     values_of,
     without_other_batch,
 )
+from reread.pipeline.recipe.phases import phase_at, value_at, with_phases
 from reread.pipeline.recipe.schema import Recipe
 from reread.pipeline.recipe.values import as_yaml, read_override
 from reread.preprocessing.config import PreprocessSettings
@@ -28,7 +29,7 @@ from reread.preprocessing.files import write_atomically
 from reread.preprocessing.settings import Settings
 from reread.training.config import TrainSettings
 from reread.training.exchange.hub import hub_name
-from reread.training.run.files import RUNS, RunFile
+from reread.training.run.files import RUNS, RunFile, checkpoint_steps
 
 log = logging.getLogger("reread")
 
@@ -55,6 +56,7 @@ def load_recipe(
 
 def parsed(values: dict[str, Any], where: str) -> Recipe:
     """The checked recipe; logs the rows that `train.batch_tokens` became."""
+    values = with_phases(values, where)
     recipe = Recipe.parse(values, where)
     tokens = values["train"].get("batch_tokens") if recipe.train else None
     if recipe.train and tokens is not None:
@@ -128,9 +130,33 @@ def apply_overrides(values: dict[str, Any], overrides: list[str], section: str |
         elif section and path[0] not in Recipe.model_fields:
             path = [_section_of(path[0], section), *path]
         value = read_override(text, f"`{override}`")
+        phases = values.get("phases")
+        if isinstance(phases, list) and phases:
+            if path[0] == "phases" and len(path) > 2:
+                _assign(_phase(phases, path[1], override), path[2:], value, override)
+                continue
+            _refuse_of_phases(phases, path, override)
         if path[0] == "train" and len(path) == 2 and isinstance(values.get("train"), dict):
             values["train"] = without_other_batch(values["train"], {path[1]: value})
         _assign(values, path, value, override)
+
+
+def _phase(phases: list[Any], number: str, override: str) -> dict[str, Any]:
+    """The phase of this number, counted from 1."""
+    if not number.isdecimal() or not 1 <= int(number) <= len(phases) or not isinstance(phases[int(number) - 1], dict):
+        raise UserError(f"`{override}`: the recipe has the phases 1 to {len(phases)}; write phases.1.KEY=VALUE")
+    return phases[int(number) - 1]  # type: ignore[no-any-return]
+
+
+def _refuse_of_phases(phases: list[Any], path: list[str], override: str) -> None:
+    """Raises `UserError` for a setting of `train` that a phase sets, too: the override would change nothing there."""
+    if path[0] != "train" or path == ["train", "steps"]:
+        return
+    for number, phase in enumerate(phases, 1):
+        if value_at(phase, path[1:]) is not None:
+            raise UserError(
+                f"`{override}`: phase {number} sets it, too; write phases.{number}.{'.'.join(path[1:])}=..."
+            )
 
 
 def _section_of(key: str, section: str) -> str:
@@ -172,13 +198,19 @@ def _assign(values: dict[str, Any], path: list[str], value: Any, override: str) 
     values[path[-1]] = value
 
 
-def recipe_of(run: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe that a run was last started with, with overrides; a task is read with the run's own tokenizer."""
+def recipe_of(run: Path, overrides: Sequence[str] = (), step: int | None = None) -> Recipe:
+    """The recipe that a run was last started with, with overrides; a task is read with the run's own tokenizer.
+
+    Of a run with phases it is that of the phase that made the checkpoint of `step`, by default the last one."""
     path, named = RunFile.RECIPE.of(run), RUNS / run
     if not path.exists():
         way_out = f"give {named}, the run" if RunFile.RECIPE.of(named).exists() else "is it a run of `reread train`?"
         raise UserError(f"{path}: not there; {way_out}")
-    values = written_recipe(path).model_dump(mode="json")
+    recipe = written_recipe(path)
+    values = recipe.model_dump(mode="json")
+    if recipe.phases:
+        last = max(checkpoint_steps(run), default=0)
+        values |= {"train": phase_at(recipe, last if step is None else step).model_dump(mode="json"), "phases": []}
     if fine_tunes(values):
         values["train"]["data"]["tokenizer"] = str(RunFile.MODEL.of(run))
     override_learned(values, overrides)

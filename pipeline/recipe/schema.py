@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -146,6 +146,11 @@ class Recipe(Settings):
     preprocess: PreprocessSettings | None = None
     start: Start | None = None
     train: TrainSettings | None = None
+    phases: list[dict[str, Any]] = []
+    """Parts of pretraining that follow one another as one run, each with its own `steps` and the settings of `train`
+    that differ in it: `[{steps: 900}, {steps: 100, data: {sequence_length: 512}}]`. A phase goes on from the one before
+    as `from=RUN` does; `train.steps` is their sum, over which the schedule runs where no phase restarts it. On the
+    command line `phases.2.steps=100`."""
     finetune: Finetuning | None = None
     then: list[Following] = []
     """Tasks that `reread run` fine-tunes the model for after pretraining, each in runs/<name>-<that recipe's name>."""
@@ -163,6 +168,12 @@ class Recipe(Settings):
     examples: Annotated[list[str], OneOrMore] = []
     """Sentences with [MASK] that the exported model fills in at the end of `reread run`, and on its model card."""
     card: ModelCard = ModelCard()
+
+    @model_validator(mode="after")
+    def _phases_pretrain(self) -> "Recipe":
+        if self.phases and (self.train is None or self.train.data.is_task):
+            raise ValueError("phases are parts of pretraining, and this recipe has none; leave them out")
+        return self
 
 
 def train_section(recipe: Recipe) -> TrainSettings:

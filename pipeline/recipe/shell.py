@@ -2,6 +2,7 @@
 
 import logging
 
+from reread.pipeline.recipe.phases import phases_of
 from reread.pipeline.recipe.schema import Recipe
 from reread.preprocessing.errors import UserError
 from reread.training.data.settings import DataSettings
@@ -21,8 +22,8 @@ def refuse_commands(data: DataSettings) -> None:
 def commands_line(recipe: Recipe) -> str:
     """The line of the log about the commands that run when the corpus of a recipe is read, or when one of its jobs
     begins; empty if there are none."""
-    data = recipe.train.data if recipe.train else None
-    commands = [*(data.commands if data else ()), *(recipe.slurm.setup if recipe.slurm else ())]
+    read = [command for phase in phases_of(recipe) for command in phase.data.commands] if recipe.train else []
+    commands = [*dict.fromkeys(read), *(recipe.slurm.setup if recipe.slurm else ())]
     if not commands:
         return ""
     return f"recipe {recipe.name}: a recipe can run commands on this machine; this one runs {', '.join(commands)}"

@@ -80,7 +80,11 @@ def _chart(runs: Sequence[Run], name: str) -> Chart:
     low, high = min(line.points.low.min() for line in lines), max(line.points.high.max() for line in lines)
     wide = low > 0 and high > 50 * low
     log = wide and (figure.logarithmic or "perplexity" in name)
-    return Chart(title_of(name), line_chart(lines, log=log), last)
+    return Chart(
+        title_of(name),
+        line_chart(lines, log=log, marks=[Marks(list(run.borders)) for run in runs if run.borders]),
+        last,
+    )
 
 
 def time_chart(runs: Sequence[Run]) -> Chart | None:

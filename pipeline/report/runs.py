@@ -5,7 +5,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from reread.pipeline.recipe.load import recipe_of
+from reread.pipeline.recipe.load import recipe_of, written_recipe
+from reread.pipeline.recipe.phases import phases_of
 from reread.pipeline.recipe.schema import Recipe, train_section
 from reread.pipeline.report.figures import FIGURES
 from reread.pipeline.report.points import Points, read_points
@@ -33,6 +34,8 @@ class Run:
     """The logged values of each figure over the step, by name (metrics.jsonl)."""
     attempts: list[Attempt]
     evaluations: list[dict[str, Any]]
+    borders: tuple[int, ...] = ()
+    """Steps at which a phase of the recipe ended and another began."""
 
     @property
     def name(self) -> str:
@@ -132,4 +135,6 @@ def read_run(folder: Path, number: int) -> Run:
     curves = read_points(each_metrics(folder))
     if not curves:
         raise UserError(f"{RunFile.METRICS.of(folder)}: no step logged yet; is `{folder}` a run folder?")
-    return Run(folder, number, recipe_of(folder), curves, read_history(folder), read_evaluations(folder))
+    recipe = recipe_of(folder)
+    *borders, _ = (phase.steps for phase in phases_of(written_recipe(RunFile.RECIPE.of(folder))))
+    return Run(folder, number, recipe, curves, read_history(folder), read_evaluations(folder), tuple(borders))

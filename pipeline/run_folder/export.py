@@ -14,14 +14,21 @@ from reread.training.run.files import RunFile
 log = logging.getLogger("reread")
 
 
-def export(run: Path, output: Path | None, step: int | None = None, overrides: Sequence[str] = ()) -> Path:
-    """Write the Hugging Face folder of a run's checkpoint, by default RUN/export, and return it."""
-    recipe = recipe_of(run, overrides)  # before torch and transformers are imported, which takes seconds
+def export(
+    run: Path,
+    output: Path | None,
+    step: int | None = None,
+    overrides: Sequence[str] = (),
+    average: str | None = None,
+) -> Path:
+    """Write the Hugging Face folder of a run's checkpoint, or the `average` of several, by default RUN/export, and
+    return it."""
+    recipe = recipe_of(run, overrides, step)  # before torch and transformers are imported, which takes seconds
     from reread.training.exchange.run_export import export_run
 
     folder = output or RunFile.EXPORT.of(run)
     with writing(folder):
-        export_run(run, folder, train_section(recipe), recipe.examples, step, _known(recipe))
+        export_run(run, folder, train_section(recipe), recipe.examples, step, _known(recipe), average)
     log.info("exported to %s", folder)
     return folder
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from reread.pipeline.recipe.check import check_same_run, check_train
+from reread.pipeline.recipe.phases import phases_of
 from reread.pipeline.recipe.schema import Recipe, train_section
 from reread.pipeline.recipe.shell import commands_line, log_commands
 from reread.pipeline.recipe.start import missing_start, start_recipe, start_weights
@@ -79,7 +80,8 @@ def _train_here(recipe: Recipe) -> None:
     from reread.training.trainer import train as run_training
 
     folder = RUNS / recipe.name
-    run_training(train_section(recipe), folder, _prepared(recipe, folder), choose_auto, choose_pass_share)
+    *before, last = phases_of(recipe)
+    run_training(last, folder, _prepared(recipe, folder), choose_auto, choose_pass_share, before)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from reread.pipeline.recipe.check import check_model, check_same_run, check_train
 from reread.pipeline.recipe.load import load_recipe
+from reread.pipeline.recipe.phases import phases_of
 from reread.pipeline.recipe.schema import Recipe, train_section
 from reread.pipeline.recipe.slurm import SlurmSettings, finetuning_settings, site_settings
 from reread.pipeline.recipe.start import missing_start, start_recipe, start_weights
@@ -105,9 +106,12 @@ def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run
     if recipe.train.data.is_task:
         raise UserError(f"recipe {recipe.name}: fine-tunes a model; submit it by `reread finetune RECIPE --slurm`")
     made = recipe.preprocess.output.resolve() if jobs and recipe.preprocess is not None else None
-    for part in recipe.train.data.parts:
+    for part in dict.fromkeys(part for phase in phases_of(recipe) for part in phase.data.parts):
         if isinstance(part.corpus, Path) and part.corpus.resolve() != made:  # an address is for the nodes' caches
             Manifest.read(part.corpus)
+    if recipe.phases:
+        ends = [phase.steps for phase in phases_of(recipe)]
+        log.info("one job trains the %d phases, up to steps %s", len(ends), ", ".join(f"{one:,}" for one in ends))
     if automatic := recipe.train.automatic:
         log.info(
             "train.%s: auto: chosen when the job starts, for its GPUs; `reread plan %s --gpus %d --gpu NAME "
@@ -179,17 +183,16 @@ def _check(recipe: Recipe, settings: SlurmSettings) -> None:
 
 
 def _check_split(recipe: Recipe, settings: SlurmSettings) -> None:
-    train = train_section(recipe)
-    tensor = train.parallel.tensor
+    tensor = train_section(recipe).parallel.tensor
     if settings.tasks % tensor:
         raise UserError(
             f"recipe {recipe.name}: the {settings.tasks} processes of a node cannot be split into tensor groups of "
             f"{tensor}; change slurm.tasks_per_node or train.parallel.tensor"
         )
-    ranks = settings.nodes * settings.tasks // tensor
-    if train.global_batch < ranks:
+    ranks, rows = settings.nodes * settings.tasks // tensor, min(phase.global_batch for phase in phases_of(recipe))
+    if rows < ranks:
         raise UserError(
-            f"recipe {recipe.name}: train.global_batch is {train.global_batch}, fewer rows than the {ranks} "
+            f"recipe {recipe.name}: train.global_batch is {rows}, fewer rows than the {ranks} "
             f"data-parallel ranks of {settings.nodes} nodes; take fewer nodes or processes, or a larger batch"
         )
 

@@ -27,6 +27,8 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "nezha": {"variant": "nezha", "layer_decay": 0.8},
     "standard": {"variant": "standard"},
     "adam": {"name": "adam", "layer_decay": 0.8},
+    "stable_adamw": {"name": "stable_adamw", "betas": [0.9, 0.98]},
+    "muon": {"name": "muon", "layer_decay": 0.8, "weight_decay": 0.1},
 }
 
 
@@ -64,12 +66,13 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float
         rarer("nezha", 1, 4),
         rarer("standard", 2, 2),
         rarer("adam", 2, 2),
+        rarer("stable_adamw", 2, 2),
     ],
 )
 def test_weights_and_losses_are_those_without(
     ranks_in_float64, sample_corpus, tmp_path, optimizer, tensor, data
 ) -> None:
-    """AdamW's bit for bit; the norms of LAMB are added in another order."""
+    """AdamW's bit for bit; the norms of others are added in another order."""
     ends = []
     for shard in (False, True):
         values = values_of(sample_corpus, optimizer, tensor, shard)
@@ -80,6 +83,16 @@ def test_weights_and_losses_are_those_without(
         without, with_it = (curve(tmp_path / str(shard), figure) for shard in (False, True))
         assert len(without) >= 2
         assert with_it == pytest.approx(without, rel=tolerance, abs=0)
+
+
+@pytest.mark.parametrize("optimizer", ["stable_adamw", "muon"])
+def test_one_process_and_a_division_over_two_that_resumes_are_the_same(
+    ranks_in_float64, sample_corpus, tmp_path, optimizer
+) -> None:
+    whole = trained(ranks_in_float64, tmp_path / "one", values_of(sample_corpus, optimizer, shard=False))
+    for steps in (2, STEPS):
+        halves = trained(ranks_in_float64, tmp_path / "two", values_of(sample_corpus, optimizer) | {"steps": steps}, 2)
+    same(halves, whole, 1e-10)
 
 
 def test_in_half_precision_with_a_skipped_step_and_a_resume(ranks, sample_corpus, tmp_path) -> None:

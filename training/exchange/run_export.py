@@ -1,7 +1,7 @@
 """Exports a run's checkpoint as a Hugging Face folder."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ from reread.training.exchange.export import write_huggingface
 from reread.training.models.build import UNTRAINED_POOLER
 from reread.training.run.metrics import each_metrics, quality, read_evaluations
 from reread.training.run.model import RunModel, read_run_model
-from reread.training.run.restore import restore_model
+from reread.training.run.restore import average_of, averaged_steps, restore_model
 from reread.training.scoring.task_scores import SCORES
 
 log = logging.getLogger("reread")
 
+AVERAGED = "averaged_steps"
+"""In an export's config.json: the checkpoints of which its weights are the average."""
 NO_POOLER = (
     "the objective has no pairs of texts or order of chunks, so `pooler_output` is that of random weights; "
     "`last_hidden_state` is trained, and fine-tuning trains both"
@@ -31,27 +33,44 @@ def export_run(
     examples: list[str],
     step: int | None = None,
     known: Mapping[str, Any] = {},
+    average: str | None = None,
 ) -> None:
-    """Write the model of checkpoint `step`, by default the last one, whatever split it was saved at.
+    """Write the model of checkpoint `step`, by default the last one, whatever split it was saved at; with `average` the
+    mean of several checkpoints (`averaged_steps`), which config.json and the card say.
 
     Only the run folder is needed. `known` are entries of the card's front matter that the run does not have. Raises
     `UserError` if the run has no (such) checkpoint.
     """
     kept = read_run_model(run, settings)
-    model, step = restore_model(run, kept, step)
+    averaged = averaged_steps(run, average, step)
+    model, step = restore_model(run, kept, step, averaged)
+    if averaged:
+        setattr(model.config, AVERAGED, averaged)
     if untrained := kept.untrained_pooler and any(".pooler." in name for name in model.state_dict()):
         log.info("nothing has trained the pooler: %s", NO_POOLER)
         setattr(model.config, UNTRAINED_POOLER, True)
     pipeline = kept.objective.card.pipeline
-    known = {**known, **score_entries(run.name, pipeline, list(_measured(run, kept, step)), known.get("datasets", ()))}
-    write_huggingface(folder, model, kept.tokenizer_folder, _card(run, kept, step, examples, untrained, known))
+    known = {
+        **known,
+        **score_entries(run.name, pipeline, list(_measured(run, kept, step, averaged)), known.get("datasets", ())),
+    }
+    write_huggingface(
+        folder, model, kept.tokenizer_folder, _card(run, kept, step, averaged, examples, untrained, known)
+    )
 
 
 def _card(
-    run: Path, kept: RunModel, step: int, examples: list[str], untrained_pooler: bool, known: Mapping[str, Any]
+    run: Path,
+    kept: RunModel,
+    step: int,
+    averaged: Sequence[int],
+    examples: list[str],
+    untrained_pooler: bool,
+    known: Mapping[str, Any],
 ) -> str:
     settings = kept.settings
-    figures = {name: round(value, 4) for name, value in _figures(run, step).items()}
+    # What was logged in training is of single checkpoints.
+    figures = {name: round(value, 4) for name, value in ({} if averaged else _figures(run, step)).items()}
     sections = {
         "Figures at the end": {"steps": step, **figures},
         "Corpus": kept.corpus,
@@ -59,6 +78,8 @@ def _card(
     }
     what, of = ("Fine-tuned", "examples") if task_of(settings.data) else ("Pretrained", "rows")
     summary = f"{what} by reread for {step:,} steps of {settings.global_batch:,} {of}."
+    if averaged:
+        summary += f" Its weights are the average of those at steps {', '.join(map(str, averaged))}."
     if untrained_pooler:
         summary += f" Nothing has trained its pooler: {NO_POOLER}."
     cleaning = kept.corpus.get("cleaning", [])  # labelled data has none
@@ -76,12 +97,13 @@ def _figures(run: Path, step: int) -> dict[str, Any]:
     return found
 
 
-def _measured(run: Path, kept: RunModel, step: int) -> Iterator[Measured]:
-    """What `reread evaluate` and `finetune` have measured of this checkpoint, read as in training."""
+def _measured(run: Path, kept: RunModel, step: int, averaged: Sequence[int] = ()) -> Iterator[Measured]:
+    """What `reread evaluate` and `finetune` have measured of this checkpoint or average, read as in training."""
     data, task = kept.settings.data, task_of(kept.settings.data)
     other = data.other_text.partition("=")[0]
     for one in read_evaluations(run):
-        if one["step"] == step and all(override.startswith(f"{other}=") for override in one["overrides"]):
+        read_by = [override for override in one["overrides"] if not override.startswith(f"{other}=")]
+        if one["step"] == step and read_by == average_of(averaged):
             names = SCORES[task.scored_as] if task else quality(one["figures"])
             scores = {name: one["figures"][name] for name in names if name in one["figures"]}
             is_test = task is not None and one["held_out"] == str(task.test)

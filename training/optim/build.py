@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from reread.preprocessing.errors import UserError
 from reread.training.config import OptimizerSettings
 from reread.training.optim.lamb import Lamb
+from reread.training.optim.muon import Muon, is_hidden_matrix
+from reread.training.optim.stable_adamw import StableAdamW
 from reread.training.parallel.mesh import Mesh
 
 log = logging.getLogger("reread")
@@ -24,15 +27,22 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """The optimiser that the settings name, with initialised state. Biases and layer norms are not decayed."""
     common: dict[str, Any] = {"lr": settings.learning_rate, "betas": settings.betas, "eps": settings.eps}
-    groups = _groups(named_parameters, settings)
-    return with_state(OPTIMIZERS[settings.name].make(groups, common, settings, mesh), OPTIMIZERS[settings.name].state)
+    row = OPTIMIZERS[settings.name]
+    return with_state(row.make(_groups(named_parameters, settings), common, settings, mesh), row.state)
+
+
+def updated_whole(name: str, settings: OptimizerSettings, parameter: nn.Parameter) -> bool:
+    """Whether an update of this parameter needs all of it, so that processes cannot divide it."""
+    return OPTIMIZERS[settings.name].hidden_state is not None and is_hidden_matrix(name, parameter)
 
 
 def with_state(optimizer: torch.optim.Optimizer, names: tuple[str, ...]) -> torch.optim.Optimizer:
-    """`optimizer` with tensors of zeros of these names for each parameter, and no steps taken."""
+    """`optimizer` with tensors of zeros of these names for each parameter, of other names in groups that have `state`,
+    and no steps taken."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            optimizer.state[parameter].update({name: torch.zeros_like(parameter) for name in names})
+            zeros = {name: torch.zeros_like(parameter) for name in group.get("state", names)}
+            optimizer.state[parameter].update(zeros)
     set_steps_taken(optimizer, 0)
     return optimizer
 
@@ -47,7 +57,7 @@ def _lamb(
     groups: list[dict[str, Any]], common: dict[str, Any], settings: OptimizerSettings, mesh: Mesh
 ) -> torch.optim.Optimizer:
     """LAMB. Apex's FusedLAMB computes the `standard` variant if it is installed and nothing is split."""
-    divided = any(getattr(one, "divided", False) for group in groups for one in group["params"])
+    divided = _divided(groups)
     if (missing := _why_not_apex(settings, mesh, divided)) is None:
         from apex.optimizers import FusedLAMB
 
@@ -62,14 +72,48 @@ def _lamb(
     return Lamb(groups, tensor_group=mesh.tensor_group, data_group=mesh.data_group if divided else None, **common)
 
 
+def _stable_adamw(
+    groups: list[dict[str, Any]], common: dict[str, Any], settings: OptimizerSettings, mesh: Mesh
+) -> torch.optim.Optimizer:
+    divided = _divided(groups)
+    return StableAdamW(
+        groups, tensor_group=mesh.tensor_group, data_group=mesh.data_group if divided else None, **common
+    )
+
+
+def _muon(
+    groups: list[dict[str, Any]], common: dict[str, Any], settings: OptimizerSettings, mesh: Mesh
+) -> torch.optim.Optimizer:
+    """Muon. Raises `UserError` with tensor parallelism."""
+    if mesh.tensor_size > 1:
+        raise UserError(
+            "train.optimizer.name: muon needs whole matrices, which tensor parallelism splits; set parallel.tensor=1 "
+            "(parallel.shard_state divides the optimiser's state between matrices), or another optimizer.name"
+        )
+    return Muon(groups, momentum=settings.momentum, **common)
+
+
+def _divided(groups: list[dict[str, Any]]) -> bool:
+    """Whether data-parallel processes hold other rows of the parameters."""
+    return any(getattr(one, "divided", False) for group in groups for one in group["params"])
+
+
 class OptimizerRow(NamedTuple):
     make: Callable[[list[dict[str, Any]], dict[str, Any], OptimizerSettings, Mesh], torch.optim.Optimizer]
     """(parameter groups, values common to all, settings, mesh) -> the optimiser."""
     state: tuple[str, ...]
     """Tensors that it keeps for each parameter, in its shape; they are saved and loaded."""
+    hidden_state: tuple[str, ...] | None = None
+    """Those of matrices of the layers (`is_hidden_matrix`), if it updates each of these as a whole; None: they are as
+    the others."""
 
 
-OPTIMIZERS = {"lamb": OptimizerRow(_lamb, MOMENTS), "adam": OptimizerRow(_adam, MOMENTS)}
+OPTIMIZERS = {
+    "lamb": OptimizerRow(_lamb, MOMENTS),
+    "adam": OptimizerRow(_adam, MOMENTS),
+    "stable_adamw": OptimizerRow(_stable_adamw, MOMENTS),
+    "muon": OptimizerRow(_muon, MOMENTS, ("momentum_buffer",)),
+}
 """The optimisers by `train.optimizer.name`."""
 
 
@@ -94,14 +138,21 @@ def _groups(named_parameters: Iterable[tuple[str, nn.Parameter]], settings: Opti
     named = list(named_parameters)
     layers = 1 + max((int(found[1]) for name, _ in named if (found := _LAYER.search(name))), default=-1)
     of_head = (settings.head_learning_rate or settings.learning_rate) / settings.learning_rate
-    groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    groups: dict[tuple[bool, float, bool], list[nn.Parameter]] = {}
     for name, parameter in named:
         plain = name.endswith("bias") or "LayerNorm" in name or "layer_norm" in name
         below = _layers_below_the_head(name, layers)
-        groups.setdefault((plain, settings.layer_decay**below if below else of_head), []).append(parameter)
+        scale = settings.layer_decay**below if below else of_head
+        groups.setdefault((plain, scale, updated_whole(name, settings, parameter)), []).append(parameter)
+    hidden = {"hidden": True, "state": OPTIMIZERS[settings.name].hidden_state}
     return [
-        {"params": groups[plain, scale], "weight_decay": 0.0 if plain else settings.weight_decay, "scale": scale}
-        for plain, scale in sorted(groups, key=lambda one: (one[0], -one[1]))
+        {
+            "params": groups[plain, scale, whole],
+            "weight_decay": 0.0 if plain else settings.weight_decay,
+            "scale": scale,
+            **(hidden if whole else {}),
+        }
+        for plain, scale, whole in sorted(groups, key=lambda one: (one[0], -one[1], one[2]))
     ]
 
 

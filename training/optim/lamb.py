@@ -1,18 +1,15 @@
 """LAMB (You et al. 2020, arXiv:1904.00962, algorithm 2), in two variants."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-Variant = Literal["nezha", "standard"]
-Tensors = tuple[Tensor, ...]
+from reread.training.optim.moments import Tensors, add_to_moments, chunks, gradients_of, whole_norms, with_gradients
 
-CHUNK = 2**24
-"""Elements of whole tensors whose updates are computed at a time. Beside state and gradients a step needs two copies of
-these, instead of three copies of all weights."""
+Variant = Literal["nezha", "standard"]
 
 
 class Lamb(torch.optim.Optimizer):
@@ -53,23 +50,20 @@ class Lamb(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        with_gradients = [[one for one in group["params"] if one.grad is not None] for group in self.param_groups]
-        stepped = [
-            (group, weights) for group, weights in zip(self.param_groups, with_gradients, strict=True) if weights
-        ]
+        stepped = [(group, weights) for group in self.param_groups if (weights := with_gradients(group))]
         # Turn all gradients into updates, before any weight changes.
         adapted: list[list[Tensor]] = []
         norms: list[Tensor] = []
         for group, weights in stepped:
             group["step"] += 1
-            for chunk in _chunks(weights):
+            for chunk in chunks(weights):
                 norms += self._to_updates(group, chunk)
             if self._adapts(group):
                 adapted.append(weights)
         # Scale the updates by learning rate and trust ratio, and apply them.
         ratios = iter(self._trust_ratios(adapted, norms))
         for group, weights in stepped:
-            updates = [weight.grad for weight in weights]
+            updates = gradients_of(weights)
             if self._adapts(group):  # The ratios stay on the device, so that the host does not wait for them.
                 factors = next(ratios) * -group["lr"]
                 torch._foreach_mul_(updates, factors.to(weights[0].dtype).unbind())
@@ -85,18 +79,8 @@ class Lamb(torch.optim.Optimizer):
     def _to_updates(self, group: dict[str, Any], weights: list[Tensor]) -> Tensors:
         """Turn the gradients of some of a group's weights into the updates u; returns the norms that their trust ratios
         divide by, none for a group without ratios."""
-        beta1, beta2 = group["betas"]
-        unbias1, unbias2 = 1 - beta1 ** group["step"], 1 - beta2 ** group["step"]
-        gradients = [weight.grad for weight in weights if weight.grad is not None]
-        for weight in weights:
-            if not self.state[weight]:
-                self.state[weight] = {"exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)}
-        # The moments
-        first = [self.state[weight]["exp_avg"] for weight in weights]
-        second = [self.state[weight]["exp_avg_sq"] for weight in weights]
-        torch._foreach_lerp_(first, gradients, 1 - beta1)
-        torch._foreach_mul_(second, beta2)
-        torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
+        gradients = gradients_of(weights)
+        first, roots, unbias1 = add_to_moments(self.state, group, weights)
 
         def direct(denominators: Tensors, decay: float) -> None:
             torch._foreach_copy_(gradients, weights)
@@ -104,7 +88,6 @@ class Lamb(torch.optim.Optimizer):
             torch._foreach_addcdiv_(gradients, first, denominators, 1 / unbias1)
 
         # NEZHA adds eps inside the root for the norms, and outside for the update.
-        roots = torch._foreach_div(second, unbias2)
         norms: Tensors = ()
         if self.variant == "nezha":
             inside = torch._foreach_add(roots, group["eps"])
@@ -122,35 +105,9 @@ class Lamb(torch.optim.Optimizer):
         if not weights:
             return ()
         norms = [*torch._foreach_norm(weights), *direction_norms]
-        if self.data_group is not None:
-            norms = _over(self.data_group, norms)
-        split = [n for n in range(len(norms)) if getattr(weights[n % len(weights)], "tensor_model_parallel", False)]
-        if self.tensor_group is not None and split:
-            for n, norm in zip(split, _over(self.tensor_group, [norms[n] for n in split]), strict=True):
-                norms[n] = norm
+        norms = whole_norms(weights, norms, self.tensor_group, self.data_group)
         above, below = torch.stack(norms).view(2, -1)
         ratios = torch.where((above > 0) & (below > 0), above / below, 1.0)
         if self.variant == "nezha":
             ratios = ratios.clamp(max=10.0)
         return ratios.double().split([len(group) for group in groups])
-
-
-def _over(group: dist.ProcessGroup, norms: list[Tensor]) -> list[Tensor]:
-    """The norms, in float64, of tensors of which each process of `group` holds a part with one of `norms`."""
-    squares = torch.stack(norms).double().square()
-    dist.all_reduce(squares, group=group)
-    return list(squares.sqrt().unbind())
-
-
-def _chunks(weights: list[Tensor]) -> Iterator[list[Tensor]]:
-    """`weights` in lists of at most `CHUNK` elements, or of one tensor."""
-    chunk: list[Tensor] = []
-    size = 0
-    for weight in weights:
-        if chunk and size + weight.numel() > CHUNK:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(weight)
-        size += weight.numel()
-    if chunk:
-        yield chunk

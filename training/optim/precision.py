@@ -147,6 +147,11 @@ class MasterWeights:
             self._learning[name] = nn.Parameter(self.learnt_rows(name))
         for name in self._here:
             self._learning[name].divided = True  # type: ignore[attr-defined]
+        for name, one in self._learning.items():
+            parameter = self.model_parameters[name]
+            shape = getattr(parameter, "logical_shape", parameter.shape)
+            frozen = first_rows.get(name, 0) * math.prod(shape[1:])
+            one.whole_size = math.prod(shape) - frozen  # type: ignore[attr-defined]
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         return iter(self.masters.items())

@@ -5,6 +5,7 @@ import logging
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import pairwise
 
@@ -24,11 +25,19 @@ class Shares:
 
     A share begins at a block, as kernels need, and at a row of a parameter's first dimension, so that what a process
     holds of a tensor is a slice of it, as checkpoints need. Shares differ by less than a block of whole rows: the
-    least common multiple of both, 3,072 elements for rows of 768.
+    least common multiple of both, 3,072 elements for rows of 768; where tensors are not cut, by less than the largest.
     """
 
-    def __init__(self, offsets: Mapping[nn.Parameter, int], size: int, ranks: int, mesh: Mesh) -> None:
-        """`offsets`: the first element of each parameter in the buffer of `size` elements, in its order.
+    def __init__(
+        self,
+        offsets: Mapping[nn.Parameter, int],
+        size: int,
+        ranks: int,
+        mesh: Mesh,
+        whole: AbstractSet[nn.Parameter] = frozenset(),
+    ) -> None:
+        """`offsets`: the first element of each parameter in the buffer of `size` elements, in its order; `whole`:
+        parameters that are not cut.
 
         Raises `UserError` if there are too few weights for so many processes, or one that cannot be divided.
         """
@@ -38,7 +47,7 @@ class Shares:
                 "false, or give the parameter the shape [1]"
             )
         self.offsets, self.mesh = offsets, mesh
-        self.cuts = [_nearest(offsets, size, size * rank // ranks) for rank in range(ranks)] + [size]
+        self.cuts = [_nearest(offsets, size, size * rank // ranks, whole) for rank in range(ranks)] + [size]
         """Bounds of the shares, in elements."""
         if any(begin == end for begin, end in pairwise(self.cuts)):
             raise UserError(
@@ -80,13 +89,15 @@ class Shares:
             work.wait()
 
 
-def shares_of(parameters: Iterable[nn.Parameter], mesh: Mesh, ranks: int) -> Shares | None:
+def shares_of(
+    parameters: Iterable[nn.Parameter], mesh: Mesh, ranks: int, whole: AbstractSet[nn.Parameter] = frozenset()
+) -> Shares | None:
     """The shares of `ranks` data-parallel processes, or None if there is only one; logs which. Raises as `Shares`."""
     if ranks == 1:
         log.info("optimizer state: nothing to divide with one data-parallel process")
         return None
     offsets, size = flat_offsets(parameters)
-    shares = Shares(offsets, size, ranks, mesh)
+    shares = Shares(offsets, size, ranks, mesh, whole)
     log.info(
         "optimizer state: divided over %d data-parallel processes, %s of %s elements each; torch.distributed gathers "
         "the weights after each step",
@@ -100,10 +111,11 @@ def _row(parameter: nn.Parameter) -> int:
     return math.prod(parameter.shape[1:])
 
 
-def _nearest(offsets: Mapping[nn.Parameter, int], size: int, element: int) -> int:
+def _nearest(offsets: Mapping[nn.Parameter, int], size: int, element: int, whole: AbstractSet[nn.Parameter]) -> int:
     """The place nearest to `element` where a share may begin."""
     begins = [*offsets.values(), size]
     number = bisect_right(begins, element) - 1
-    step = math.lcm(BLOCK, _row(list(offsets)[number]))
     begin, end = begins[number : number + 2]
+    parameter = list(offsets)[number]
+    step = end - begin if parameter in whole else math.lcm(BLOCK, _row(parameter))
     return min(begin + round((element - begin) / step) * step, end)

@@ -58,6 +58,8 @@ def continue_run(settings: TrainSettings, assembly: Assembly, dataset: Dataset[A
                 f"train.steps: {settings.steps}, but {run} is at step {step}, and its steps count; give more than "
                 f"{step}"
             )
+        if settings.schedule.restart and (fault := settings.schedule.longer_than(settings.schedule_ends - step)):
+            raise UserError(f"train: {fault}")
         tensors, slices = assembly.weights()
         lanes, of_lanes = objective.state()
         same_data = not corpus_changes(state["corpus"], dataset.facts()) and not dataset.changes_since(state)

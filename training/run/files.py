@@ -218,15 +218,21 @@ def find_run(given: Path) -> Path:
 
 
 def has_checkpoints(run: Path) -> bool:
-    """Whether a run has checkpoints, whole or damaged; half-written ones of a killed run (`step-N.tmp`) do not count.
+    """Whether a run has checkpoints, whole or damaged; raises as `checkpoint_steps`."""
+    return bool(checkpoint_steps(run))
+
+
+def checkpoint_steps(run: Path) -> list[int]:
+    """Steps of the checkpoints of a run, whole or damaged; half-written ones of a killed run (`step-N.tmp`) do not
+    count.
 
     Raises `UserError` if their folder cannot be listed now; Path.glob would take it for an empty one.
     """
     folder = RunFile.CHECKPOINTS.of(run)
     try:
-        return any(re.fullmatch(r"step-\d+", name) for name in os.listdir(folder))
+        return [int(found[1]) for name in os.listdir(folder) if (found := re.fullmatch(r"step-(\d+)", name))]
     except (FileNotFoundError, NotADirectoryError):
-        return False
+        return []
     except OSError as error:
         raise UserError(f"{folder}: cannot be read now ({error.strerror}); start again when it can be", error) from None
 

@@ -43,6 +43,8 @@ class RunState(TypedDict):
     tokens: float
     skipped_steps: Count
     best: Best | None
+    schedule_begins: NotRequired[Count]
+    """`Trainer.schedule_begins`; checkpoints of earlier versions lack it, since no schedule restarted."""
 
 
 def run_state(store: CheckpointStore, step: int) -> RunState:

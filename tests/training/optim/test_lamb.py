@@ -11,7 +11,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from reread.training.config import OptimizerSettings
-from reread.training.optim import lamb
+from reread.training.optim import moments
 from reread.training.optim.build import _why_not_apex, build_optimizer, set_steps_taken, steps_taken
 from reread.training.optim.lamb import Lamb
 from reread.training.parallel.mesh import Mesh
@@ -61,8 +61,8 @@ def reference(weights, gradients, decays, rate):
 @pytest.mark.parametrize("variant", ["nezha", "standard"])
 def test_a_step_in_chunks_is_the_same_and_needs_less_memory(variant, monkeypatch):
     steps, most = [], []
-    for chunk in (lamb.CHUNK, 1000):
-        monkeypatch.setattr(lamb, "CHUNK", chunk)
+    for chunk in (moments.CHUNK, 1000):
+        monkeypatch.setattr(moments, "CHUNK", chunk)
         generator = torch.Generator().manual_seed(0)
         weights = [torch.nn.Parameter(torch.randn(30, 30, generator=generator)) for _ in range(20)]
         optimizer = Lamb(weights, lr=0.1, variant=variant)
@@ -112,7 +112,9 @@ def test_biases_and_layer_norms_are_not_decayed():
     assert {id(p) for p in plain} == {id(p) for name, p in layer.named_parameters() if name != "dense.weight"}
 
 
-@pytest.mark.parametrize("settings", [{"name": "adam"}, {"variant": "nezha"}, {"variant": "standard"}])
+@pytest.mark.parametrize(
+    "settings", [{"name": "adam"}, {"name": "stable_adamw"}, {"variant": "nezha"}, {"variant": "standard"}]
+)
 def test_state_given_back_continues_the_trajectory(settings):
     def build(weights: torch.Tensor):
         parameter = torch.nn.Parameter(weights.clone())

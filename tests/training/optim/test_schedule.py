@@ -1,11 +1,13 @@
 """The learning rate follows NEZHA's line, and no update is wasted."""
 
 import math
+import re
 from typing import get_args
 
 import pytest
 
-from reread.training.config import ScheduleSettings
+from reread.preprocessing.errors import UserError
+from reread.training.config import ScheduleSettings, TrainSettings
 from reread.training.optim.schedule import learning_rate
 
 
@@ -39,6 +41,45 @@ def test_polynomial_cosine_and_constant():
 def test_every_decay_of_the_settings_is_computed():
     for decay in get_args(ScheduleSettings.model_fields["decay"].annotation):
         assert all(0 <= rate <= 2.0 for rate in rates(decay=decay, warmup_steps=3))
+
+
+@pytest.mark.parametrize("shape", ["linear", "polynomial", "cosine", "sqrt"])
+def test_warm_up_stable_decay_by_its_equations(shape):
+    """WSD: the rate rises over 10 steps, stays, and falls over the last 40, by the share d of them that is done."""
+    values = rates(warmup_steps=10, decay=shape, power=2.0, decay_steps=40)
+    assert set(values[9:60]) == {2.0}
+    for step in range(60, 101):
+        d = (step - 60) / 40
+        falls = {
+            "linear": 1 - d,
+            "polynomial": (1 - d) ** 2,
+            "cosine": math.cos(math.pi * d / 2) ** 2,
+            "sqrt": 1 - d**0.5,
+        }
+        assert values[step] == pytest.approx(2.0 * falls[shape], abs=1e-15)
+
+
+def test_the_decay_begins_at_any_step_of_the_stable_part():
+    """A run of 60 steps at the peak, and one that decays from its step 30 on: each rate of the second follows."""
+    stable = rates(warmup_steps=10, decay="constant")
+    decayed = rates(total=40, warmup_steps=10, decay="sqrt", decay_steps=10)
+    assert decayed[:31] == stable[:31] and decayed[31] < 2.0 and decayed[40] == 0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "line"),
+    [
+        ({"decay": "constant", "decay_steps": 3}, "decay is constant, so decay_steps has nothing to say"),
+        ({"warmup_steps": 5, "decay_steps": 6}, "are 5 and 6, more than the schedule's 10 steps; lower one of them"),
+        ({"ends": 9}, "schedule.ends is 9, before the last of 10 steps; raise it"),
+        ({"decay": "wsd"}, "schedule.decay: "),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_one_line(schedule, line):
+    values = {"model": {"type": "nezha"}, "data": {"corpus": "c"}, "global_batch": 1, "steps": 10}
+    with pytest.raises(UserError, match=re.escape(line)) as caught:
+        TrainSettings.parse({**values, "optimizer": {"learning_rate": 1.0}, "schedule": schedule}, "here")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_run_that_is_all_warm_up_divides_by_nothing():

@@ -47,6 +47,19 @@ def test_shares_of_large_models_are_equal_to_a_thousandth(recipe: str, vocab_siz
         assert divided >= ranks // 2  # at least half of them begin inside a tensor
 
 
+def test_tensors_that_are_updated_whole_are_not_cut() -> None:
+    """Those of seven processes would be, of matrices of eight blocks."""
+    model = nn.Sequential(*(nn.Linear(128, 64) for _ in range(20)))
+    offsets, size = flat_offsets(model.parameters())
+    whole = {parameter for parameter in model.parameters() if parameter.dim() == 2}
+    inside = []
+    for kept in (set(), whole):
+        shares = Shares(offsets, size, 7, Mesh(world=7, data_size=7), kept)
+        rows = [shares.rows(parameter) for parameter in whole]
+        inside.append(sum(0 < row < 64 for one in rows for row in one))
+    assert inside[0] >= 4 and inside[1] == 0
+
+
 def test_parts_of_a_divided_tensor_are_the_whole_one_at_every_split() -> None:
     """9 rows of 4 columns, padded to 6 rows a tensor rank where they are split by rows."""
     weights = nn.Parameter(torch.zeros(6, 4))

@@ -151,3 +151,24 @@ def test_what_did_not_learn_begins_with_moments_of_zero(sample_corpus: Path, tmp
     for name in new:
         assert not torch.equal(after[f"model.{name}"], before[f"model.{name}"])
         assert torch.equal(after[f"model.{name}"], last[f"model.{name}"])
+
+
+def test_a_schedule_counts_on_or_restarts(sample_corpus: Path, tmp_path: Path) -> None:
+    """Logged rates, by the equation. The third run inherits where the second one's schedule began, also resumed."""
+    values = train_values(sample_corpus, optimizer={"learning_rate": 0.01}, **{**SHORT, "steps": 2})
+    run(values, tmp_path / "first", schedule={"ends": 4, "warmup_steps": 1})
+    origin = {"from_run": str(tmp_path / "first")}
+    on = run(values, tmp_path / "on", steps=4, schedule={"warmup_steps": 1}, **origin)
+    again = {**values, "schedule": {"warmup_steps": 1, "restart": True, "ends": 6}, **origin}
+    anew = run(again, tmp_path / "anew", steps=4)
+    run({**again, "steps": 5}, anew)
+    third = run(values, tmp_path / "third", steps=6, schedule={"warmup_steps": 1}, from_run=str(anew))
+
+    def rates(folder: Path) -> list[float]:
+        return [line["learning_rate"] for line in read_metrics(folder) if "learning_rate" in line]
+
+    whole = [0.01, 0.01, 0.01 * 2 / 3, 0.01 / 3]
+    assert rates(tmp_path / "first") + rates(on) == pytest.approx(whole)
+    assert rates(anew) + rates(third) == pytest.approx(whole)
+    with pytest.raises(UserError, match="more than the schedule's 2 steps"):
+        run(values, tmp_path / "no", steps=4, schedule={"restart": True, "decay_steps": 3}, **origin)
