@@ -28,12 +28,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    LongformerConfig,
-    LongformerForSequenceClassification,
-)
+from transformers import LongformerConfig, LongformerForSequenceClassification
+from transformers.models.bert.configuration_bert import BertConfig
+from transformers.models.bert.modeling_bert import BertForSequenceClassification
 
 from benchmarks.harness import (
     COST_COLUMNS,
