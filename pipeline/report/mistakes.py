@@ -1,4 +1,4 @@
-"""The mistakes of fine-tuned models: classes, scores by class, confusion, baselines and the worst errors of a run."""
+"""The examples and mistakes of fine-tuned models: lengths, classes and their scores, baselines, the worst errors."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,7 +9,9 @@ from reread.pipeline.display.scores import read_baselines
 from reread.pipeline.report.runs import Run
 from reread.pipeline.report.tables import Scores
 from reread.preprocessing.errors import UserError
-from reread.training.data.tasks.settings import task_of
+from reread.training.data.batch import percentiles
+from reread.training.data.kinds import open_task
+from reread.training.data.tasks.settings import TaskSettings, task_of
 from reread.training.run.metrics import read_mistakes
 from reread.training.scoring.gather import f1, percent
 
@@ -37,6 +39,8 @@ class TaskView(NamedTuple):
     """Unit of the counts: examples or tokens."""
     counts: dict[str, dict[str, int]]
     """Split -> class -> count; empty for tasks without classes, and if the files no longer exist."""
+    lengths: list[tuple[str, str, dict[str, str]]]
+    """(split, what is counted, its percentiles in tokens); empty if the files no longer exist."""
     files: list[FileView]
     baselines: list[Scores]
 
@@ -51,6 +55,9 @@ def task_views(runs: Sequence[Run]) -> list[TaskView]:
         counts: dict[str, dict[str, int]] = {}
         with suppress(UserError, OSError):
             counts = {split: dict(one.most_common()) for split, one in classes_of(data).items()}
+        lengths: list[tuple[str, str, dict[str, str]]] = []
+        with suppress(UserError, OSError):
+            lengths = _lengths(run, data)
         files = []
         for file, one in read_mistakes(run.folder).items():
             with suppress(KeyError, TypeError, ValueError, AttributeError):  # of another version, or damaged
@@ -60,8 +67,19 @@ def task_views(runs: Sequence[Run]) -> list[TaskView]:
             for file, every in read_baselines(run.folder).items()
             for name, scores in every.items()
         ]
-        found.append(TaskView(run, unit_of(data), counts, files, baselines))
+        found.append(TaskView(run, unit_of(data), counts, lengths, files, baselines))
     return found
+
+
+def _lengths(run: Run, data: TaskSettings) -> list[tuple[str, str, dict[str, str]]]:
+    splits: dict[str, Any] = {"train": run.learned}
+    splits |= {split: open_task(one, run.train.seed, "validation") for split, one in data.splits.items()}
+    return [
+        (split, name, percentiles(values))
+        for split, dataset in splits.items()
+        for name, values in (dataset.lengths().items() if len(dataset) else ())
+        if len(values)
+    ]
 
 
 def baseline_rows(views: Sequence[TaskView]) -> list[Scores]:

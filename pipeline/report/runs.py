@@ -13,7 +13,10 @@ from reread.pipeline.report.points import Points, read_points
 from reread.preprocessing.corpus import Manifest
 from reread.preprocessing.errors import UserError
 from reread.training.config import TrainSettings
+from reread.training.data.kinds import open_task
 from reread.training.data.settings import CorpusSettings
+from reread.training.data.tasks.dataset import TaskDataset
+from reread.training.data.tasks.settings import task_of
 from reread.training.run.files import RunFile, read_mapping
 from reread.training.run.history import Attempt, read_history
 from reread.training.run.metrics import each_metrics, read_evaluations
@@ -107,6 +110,14 @@ class Run:
         if self.is_task:
             return ["The run learned from labelled examples."]
         return [_manifest(part) for part in self.train.data.parts]
+
+    @cached_property
+    def learned(self) -> TaskDataset[Any, Any] | None:
+        """The labelled examples that it learns from; None for a run that pretrains.
+
+        Raises `UserError` if they cannot be read here."""
+        task = task_of(self.train.data)
+        return None if task is None else open_task(task, self.train.seed, "train")
 
     @property
     def corpus_facts(self) -> dict[str, str]:

@@ -17,8 +17,7 @@ from reread.pipeline.display.windows import windows_of
 from reread.pipeline.report.runs import Run
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.files import write_atomically
-from reread.training.data.kinds import KINDS, open_task
-from reread.training.data.tasks.settings import task_of
+from reread.training.data.kinds import KINDS
 from reread.training.run.files import RunFile, read_mapping
 
 log = logging.getLogger("reread")
@@ -39,8 +38,8 @@ def samples(run: Run) -> list[tuple[str, Markup]]:
     data = run.train.data
     if not all(isinstance(part.corpus, Path) for part in data.parts):
         raise UserError(f"{data.location} is not fetched for a report")
-    if (task := task_of(data)) is not None:
-        shown = windows_of(open_task(task, run.train.seed, "train"))
+    if run.learned is not None:
+        shown = windows_of(run.learned)
     else:
         shown = samples_of(KINDS[data.kind].open(data, run.train.seed, "train"))
     return [(title, as_html(text)) for title, text in islice(shown, SAMPLES)]

@@ -14,8 +14,8 @@ from tests.tasks import LETTERS, task_values, write_lines, write_tokenizer
 FIGURES = ("loss", "gradient_norm", "accuracy", "validation_accuracy", "validation_macro-f1")
 
 
-def finetune_in_process(values: dict[str, Any], run: Path) -> dict[int, list[float]]:
-    """Train, and return the probabilities that this rank has for each held-out example."""
+def predict_in_process(values: dict[str, Any], run: Path) -> dict[int, Any]:
+    """Train, and return the predictions that this rank has for each held-out example."""
     from reread.training.parallel.rendezvous import close_mesh, init_mesh
     from reread.training.trainer import Trainer
 
@@ -24,7 +24,12 @@ def finetune_in_process(values: dict[str, Any], run: Path) -> dict[int, list[flo
     trainer.train()
     predictions = trainer.objective.predict(trainer.objective.held_out)
     close_mesh()
-    return {example: probabilities.tolist() for example, probabilities in predictions.items()}
+    return predictions  # type: ignore[no-any-return]
+
+
+def finetune_in_process(values: dict[str, Any], run: Path) -> dict[int, list[float]]:
+    """As `predict_in_process`, for classes: their probabilities."""
+    return {example: one.tolist() for example, one in predict_in_process(values, run).items()}
 
 
 def finetune_kept(values: dict[str, Any], run: Path, folder: Path) -> tuple[dict[int, list[float]], int]:
@@ -125,3 +130,30 @@ def test_two_ranks_and_the_next_start_share_what_one_process_has_tokenised(ranks
             predictions, tokenised = first, one + other
         found[name] = [curve(run, figure) for figure in FIGURES], predictions, tokenised
     assert found["kept"] == (*found["in memory"][:2], 25) and found["mapped"] == (*found["in memory"][:2], 0)
+
+
+def test_losses_and_generated_texts_are_the_same_at_every_split(ranks_in_float64, tmp_path) -> None:
+    """RAN over several windows, by beams: splits (tensor, data) against one process."""
+    generator, files = np.random.default_rng(0), {}
+    for name, count in (("train", 16), ("dev", 5)):
+        texts = [generator.choice(list(LETTERS), int(generator.integers(2, 16))).tolist() for _ in range(count)]
+        lines = [{"source": " ".join(text), "target": " ".join(text[: 1 + len(text) % 4])} for text in texts]
+        files[name] = str(write_lines(tmp_path / f"{name}.jsonl", lines))
+    task = {**files, "tokenizer": write_tokenizer(tmp_path), "sequence_length": 20, "target_length": 4, "beams": 3}
+    found = {}
+    for tensor, data in ((1, 1), (1, 2), (2, 1)):
+        run = tmp_path / f"{tensor}x{data}"
+        run.mkdir()
+        values = task_values("ran", "generate", **task)  # type: ignore[arg-type]
+        values["model"]["initializer_range"] = 0.3
+        values["optimizer"] |= {"eps": 1e-4}  # a small eps makes much of rounding
+        values |= {"steps": 3, "micro_batch": 2, "log_every": 1, "validate_every": 3, "parallel": {"tensor": tensor}}
+        texts = ranks_in_float64(tensor * data, predict_in_process, values, run)
+        assert all(one == texts[0] for one in texts)
+        found[tensor, data] = [curve(run, name) for name in ("loss", "gradient_norm", "validation_rouge-l")], texts[0]
+    curves, texts = found.pop((1, 1))
+    assert [len(one) for one in curves] == [3, 3, 1] and len(texts) == 5 and len(set(texts.values())) > 2
+    for split, (curves_there, texts_there) in found.items():
+        assert texts_there == texts, split
+        for one, other in zip(curves_there, curves, strict=True):
+            assert one == pytest.approx(other, rel=1e-9), split

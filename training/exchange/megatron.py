@@ -1,15 +1,17 @@
-"""Megatron-LM's checkpoints of BERT: read with their tensor-parallel parts joined, and written.
+"""Megatron-LM's checkpoints of BERT: read with their parallel parts joined, and written.
 
 A checkpoint is ITERATION/mp_rank_XX/model_optim_rng.pt, one file for each tensor-parallel rank, below a folder that
-names the iteration in latest_checkpointed_iteration.txt. Layers are BERT's where they were trained with
---apply-residual-connection-post-layernorm: what Megatron calls a layer's input norm is then the one that BERT has at
-the end of the layer before, or after the embeddings. Without it they norm first, and no model here is the same.
+names the iteration in latest_checkpointed_iteration.txt; with pipeline stages mp_rank_XX_YYY, one for each rank of each
+stage. Layers are BERT's where they were trained with --apply-residual-connection-post-layernorm: what Megatron calls a
+layer's input norm is then the one that BERT has at the end of the layer before, or after the embeddings. Without it
+they norm first, and no model here is the same.
 """
 
 import argparse
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +50,16 @@ HEADS = {
     "lm_head.layernorm": "cls.predictions.transform.LayerNorm",
     "binary_head": "cls.seq_relationship",
 }
-ROWS = re.compile(r"\.(?:word_embeddings\.weight|(?:query|key|value)\.\w+|dense_h_to_4h\.\w+)$|^lm_head\.bias$")
+ROWS = re.compile(
+    r"\.(?:(?:query|key|value)\.\w+|dense_h_to_4h\.\w+)$|word_embeddings(?:_for_head)?\.weight$|^lm_head\.bias$"
+)
 """Parameters whose rows are spread over tensor-parallel ranks."""
 COLUMNS = re.compile(r"\.(?:self_attention\.dense|dense_4h_to_h)\.weight$")
 """Those whose columns are."""
 WORDS = ("language_model.embedding.word_embeddings.weight", "lm_head.bias")
+WORDS_OF_HEAD = "word_embeddings_for_head.weight"
+"""A copy that the last of several pipeline stages has."""
+LAYER = re.compile(rf"{re.escape(ENCODER)}layers\.(\d+)\.")
 ORDERS = {0.0: (0, 1, 2), 1.0: (2, 0, 1), 2.0: (1, 0, 2), 3.0: (1, 0, 2)}
 """checkpoint_version -> where query/key/value, head and row of a head stand among the three factors of a matrix's rows:
 0 has [3, heads, size], 1 [heads, size, 3], later ones [heads, 3, size]."""
@@ -73,30 +80,35 @@ def first_part(path: Path) -> Path | None:
     return found[0] if found else None
 
 
-def _parts(first: Path, number: Any) -> list[Path]:
-    """The files of all ranks, of which the checkpoint's settings have `number`, beside that of the first.
+def _parts(first: Path, settings: Mapping[str, Any]) -> list[list[Path]]:
+    """The files of each pipeline stage, one for each tensor-parallel rank, beside that of the first; `settings` are
+    the checkpoint's args, and where they name no numbers, as many as there are.
 
-    Raises `UserError` for one that is missing, and for pipeline stages."""
-    found = re.fullmatch(r"mp_rank_(\d\d)(_\d{3})?", first.parent.name)
+    Raises `UserError` for one that is missing."""
+    ranks = _number(settings, "tensor_model_parallel_size", "model_parallel_size")
+    stages = _number(settings, "pipeline_model_parallel_size")
+    found, folder = re.fullmatch(r"mp_rank_\d\d(_\d{3})?", first.parent.name), first.parent.parent
     if not found:
-        if number in (None, 1):
-            return [first]
+        if (number := (ranks or 1) * (stages or 1)) == 1:
+            return [[first]]
         raise UserError(f"{first}: one of {number} parts; give the folder with mp_rank_00, mp_rank_01 and so on")
-    stage = found[2] or ""
-    if stage and (first.parent.parent / f"mp_rank_{found[1]}_001").exists():
-        raise UserError(f"{first.parent.parent}: pipeline stages; join them with Megatron's tools/checkpoint first")
-    if number is None:
-        number = len(list(first.parent.parent.glob(f"mp_rank_*{stage}/{FILE}")))
-    parts = [first.parent.parent / f"mp_rank_{rank:02d}{stage}" / FILE for rank in range(number)]
-    missing = [f"{part.parent.name}/{FILE}" for part in parts if not part.is_file()]
-    if missing:
-        raise UserError(f"{first.parent.parent}: lacks {', '.join(missing)} of {number} parts")
-    return parts
+    numbered = found[1] is not None or (stages or 1) > 1
+    ranks = ranks or len(list(folder.glob(f"mp_rank_*{'_000' if numbered else ''}/{FILE}")))
+    stages = stages or (len(list(folder.glob(f"mp_rank_00_*/{FILE}"))) if numbered else 1)
+
+    def part(stage: int, rank: int) -> Path:
+        return folder / f"mp_rank_{rank:02d}{f'_{stage:03d}' if numbered else ''}" / FILE
+
+    every = (part(stage, rank) for stage in range(stages) for rank in range(ranks))
+    if missing := [f"{one.parent.name}/{FILE}" for one in islice((one for one in every if not one.is_file()), 3)]:
+        raise UserError(f"{folder}: lacks {', '.join(missing)} of {ranks * stages} parts")
+    return [[part(stage, rank) for rank in range(ranks)] for stage in range(stages)]
 
 
-def _number(settings: Mapping[str, Any]) -> Any:
-    """The tensor-parallel ranks by a checkpoint's args; None for one without."""
-    return settings.get("tensor_model_parallel_size", settings.get("model_parallel_size"))
+def _number(settings: Mapping[str, Any], *names: str) -> int | None:
+    """The first of these settings that a checkpoint's args have, None without any of them."""
+    found = next((settings[name] for name in names if settings.get(name) is not None), None)
+    return found if isinstance(found, int) and found > 0 else None
 
 
 def settings_in(first: Path) -> dict[str, Any]:
@@ -144,21 +156,47 @@ def read_weights(first: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     Raises `UserError` for a part that is missing or does not fit, an unknown version and a model that is no BERT.
     """
     state = entries(read_inert(first))
-    paths = _parts(first, _number(entries(state.get("args"))))
-    states = [state if path == first else entries(read_inert(path)) for path in paths]
-    version = float(state.get("checkpoint_version", 0))
+    paths = _parts(first, entries(state.get("args")))
+    states = [[state if path == first else entries(read_inert(path)) for path in stage] for stage in paths]
+    version, ranks = float(state.get("checkpoint_version", 0)), len(paths[0])
     if version not in ORDERS:
         raise UserError(f"{first}: checkpoint_version {version:g}; those that can be read: 0, 1, 2, 3")
-    log.info("Megatron's checkpoint version %g in %d tensor-parallel parts", version, len(paths))
+    if "model0" in state:
+        raise UserError(
+            f"{first}: a stage of several pieces (--num-layers-per-virtual-pipeline-stage); join them with Megatron's "
+            "tools/checkpoint first"
+        )
+    log.info(
+        "Megatron's checkpoint version %g: %d pipeline stages, %d tensor-parallel parts", version, len(paths), ranks
+    )
     heads, layers = config.get("num_attention_heads"), config.get("num_hidden_layers")
-    if not isinstance(heads, int) or not isinstance(layers, int) or heads < 1 or heads % len(paths):
-        raise UserError(f"{first}: {heads} heads in {len(paths)} parts; fix num_attention_heads or num_hidden_layers")
+    if not isinstance(heads, int) or not isinstance(layers, int) or heads < 1 or heads % ranks:
+        raise UserError(f"{first}: {heads} heads in {ranks} parts; fix num_attention_heads or num_hidden_layers")
     try:
         order = ORDERS[version]
-        whole = _joined([_split(_flat(part.get("model")), order, heads // len(paths)) for part in states])
+        whole = _stacked(
+            _joined([_split(_flat(part.get("model")), order, heads // ranks) for part in stage]) for stage in states
+        )
     except (RuntimeError, ValueError) as error:
         raise UserError(f"{first.parent.parent}: its parts do not fit together ({error})") from None
     return _as_bert(first, whole, layers)
+
+
+def _stacked(stages: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The weights of all pipeline stages, each of which counts its layers from 0. Raises ValueError for a tensor that
+    two of them have, but for the words of the last one's head, which are those of the first."""
+    made: dict[str, Tensor] = {}
+    for stage in stages:
+        below = len({found[1] for name in made if (found := LAYER.match(name))})
+        for name, tensor in stage.items():
+            found = LAYER.match(name)
+            here = f"{ENCODER}layers.{below + int(found[1])}.{name[found.end() :]}" if found else name
+            if name == WORDS_OF_HEAD:
+                here = WORDS[0]
+            if here in made and not (name == WORDS_OF_HEAD and torch.equal(made[here], tensor)):
+                raise ValueError(f"{name} of a stage is not that of another")
+            made[here] = tensor
+    return made
 
 
 def _flat(model: Any, prefix: str = "") -> dict[str, Tensor]:

@@ -68,6 +68,11 @@ def test_the_report_of_a_fine_tuned_run_shows_what_was_computed(tuned: Path) -> 
     cells = [row for row in rows(page, "reread finetune, on held-out examples") if row[0] == "tune, baseline: majority"]
     assert cells == [["tune, baseline: majority", "75.00", "dev.jsonl"]]
     assert "<script" not in page
+    train, dev = rows(page, "Lengths in tokens")[1:]
+    assert rows(page, "Lengths in tokens")[0][2:] == ["50 %", "90 %", "95 %", "99 %", "largest", "mean"]
+    assert (train[:2], dev[:2]) == (["train", "of a text"], ["dev", "of a text"])
+    lengths = sorted(len(one["text"].split()) for one in test_finetuning.TEXTS)
+    assert train[2:] == [*(str(lengths[place]) for place in (5, 10, 11, 11, 11)), f"{sum(lengths) / 12:.1f}"]
 
 
 @pytest.mark.parametrize(

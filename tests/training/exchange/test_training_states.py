@@ -4,11 +4,11 @@ Each reference is a plain formula on the tensors as the other program stores the
 """
 
 import argparse
+import itertools
 import json
 import logging
 import pickle
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +125,31 @@ class LossScaler:
         return Path.touch, (Path("exploded"),)
 
 
-def written(folder: Path, model: dict[str, Any], version: float, ranks: int = 1, **changes: Any) -> Path:
-    """A checkpoint as Megatron-LM writes one, in so many tensor-parallel parts."""
+def staged(model: dict[str, Any], stages: int, stage: int) -> dict[str, Any]:
+    """What a pipeline stage of Megatron-LM holds of `model`: its layers, counted from 0, and at the ends the rest."""
+    language, last = model["language_model"], stage == stages - 1
+    layers: dict[str, Tensor] = {}
+    for name, tensor in language["encoder"].items():
+        first, *rest = name.split(".")
+        if first == "layers" and int(rest[0]) // (LAYERS // stages) == stage:
+            layers[".".join([first, str(int(rest[0]) % (LAYERS // stages)), *rest[1:]])] = tensor
+        elif first != "layers" and last:
+            layers[name] = tensor
+    made: dict[str, Any] = {"language_model": {"encoder": layers}}
+    if stage == 0:
+        made["language_model"]["embedding"] = language["embedding"]
+    if last:
+        made["language_model"]["pooler"] = language["pooler"]
+        made |= {name: model[name] for name in ("lm_head", "binary_head")}
+    if last and stage:
+        made["word_embeddings_for_head"] = language["embedding"]["word_embeddings"]
+    return made
+
+
+def written(
+    folder: Path, model: dict[str, Any], version: float, ranks: int = 1, stages: int = 1, **changes: Any
+) -> Path:
+    """A checkpoint as Megatron-LM writes one, in so many tensor-parallel parts of so many pipeline stages."""
     given: dict[str, Any] = {
         "num_layers": LAYERS,
         "hidden_size": D,
@@ -135,6 +158,7 @@ def written(folder: Path, model: dict[str, Any], version: float, ranks: int = 1,
         "max_position_embeddings": LENGTH,
         "padded_vocab_size": WORDS,
         "tensor_model_parallel_size": ranks,
+        "pipeline_model_parallel_size": stages,
         "apply_residual_connection_post_layernorm": True,
         "bias_gelu_fusion": False,
         "params_dtype": torch.float32,
@@ -147,7 +171,7 @@ def written(folder: Path, model: dict[str, Any], version: float, ranks: int = 1,
             return heads.permute(*order, *range(3, heads.dim())).flatten(0, 2)
         if name.endswith(("self_attention.dense.weight", "4h_to_h.weight")):
             return tensor.chunk(ranks, 1)[rank].clone()
-        if "h_to_4h." in name or name in (".language_model.embedding.word_embeddings.weight", ".lm_head.bias"):
+        if "h_to_4h." in name or "word_embeddings" in name or name == ".lm_head.bias":
             return tensor.chunk(ranks)[rank].clone()
         return tensor
 
@@ -156,10 +180,11 @@ def written(folder: Path, model: dict[str, Any], version: float, ranks: int = 1,
             return {key: cut(one, rank, f"{name}.{key}") for key, one in value.items()}
         return part(name, value, rank)
 
-    for rank in range(ranks):
-        target = folder / "iter_0000007" / f"mp_rank_{rank:02d}"
+    for stage, rank in itertools.product(range(stages), range(ranks)):
+        target = folder / "iter_0000007" / (f"mp_rank_{rank:02d}" + (f"_{stage:03d}" if stages > 1 else ""))
         target.mkdir(parents=True)
-        state = {"args": argparse.Namespace(**{**given, **changes}), "iteration": 7, "model": cut(model, rank)}
+        part_of = cut(staged(model, stages, stage), rank)
+        state = {"args": argparse.Namespace(**{**given, **changes}), "iteration": 7, "model": part_of}
         state |= {"optimizer": {"loss_scaler": LossScaler()}, "rng_state": [{"torch_rng_state": torch.get_rng_state()}]}
         state |= {"checkpoint_version": version} if version else {}
         torch.save(state, target / "model_optim_rng.pt")
@@ -167,12 +192,12 @@ def written(folder: Path, model: dict[str, Any], version: float, ranks: int = 1,
     return folder
 
 
-@pytest.mark.parametrize(("version", "ranks"), [(0.0, 2), (1.0, 4), (3.0, 1)])
+@pytest.mark.parametrize(("version", "ranks", "stages"), [(0.0, 2, 1), (1.0, 4, 1), (3.0, 1, 1), (3.0, 2, 2)])
 def test_a_bert_of_megatron_gives_its_outputs_from_every_order_and_its_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, megatron: dict[str, Any], version: float, ranks: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, megatron: dict[str, Any], version: float, ranks: int, stages: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    convert(written(tmp_path / "source", megatron, version, ranks), tmp_path / "out")
+    convert(written(tmp_path / "source", megatron, version, ranks, stages), tmp_path / "out")
     assert not Path("exploded").exists()
     model = NezhaForPreTraining.from_pretrained(tmp_path / "out").double().eval()
     ours = model(IDS, token_type_ids=TYPES)
@@ -221,7 +246,9 @@ def test_back_in_megatrons_form_it_gives_the_same_outputs_and_comes_back_bit_for
         ("other norms", "differs, though each has it whole"),
         ("cut", "cannot be read .*was the download complete"),
         ("no args", "no config.json .* beside the weights"),
-        ("stages", "pipeline stages; join them"),
+        ("pieces", "a stage of several pieces .* join them with Megatron's tools/checkpoint"),
+        ("lacks a stage", r"lacks mp_rank_01_001/model_optim_rng.pt of 4 parts"),
+        ("other head", "word_embeddings_for_head.weight of a stage is not that of another"),
     ],
 )
 def test_a_megatron_that_is_not_whole_or_not_a_bert_is_one_line(
@@ -229,8 +256,10 @@ def test_a_megatron_that_is_not_whole_or_not_a_bert_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where LossScaler leaves its file when this test reads what it wrote
     version = change.pop("checkpoint_version", 2.0) if isinstance(change, dict) else 2.0
-    source = written(tmp_path / "source", megatron, version, 2, **(change if isinstance(change, dict) else {}))
-    second = source / "iter_0000007" / "mp_rank_01" / "model_optim_rng.pt"
+    staged = change in ("pieces", "lacks a stage", "other head")
+    changes = change if isinstance(change, dict) else {}
+    source = written(tmp_path / "source", megatron, version, 2, 2 if staged else 1, **changes)
+    second = source / "iter_0000007" / ("mp_rank_01_001" if staged else "mp_rank_01") / "model_optim_rng.pt"
     state = torch.load(second, weights_only=False)
     language = state["model"]["language_model"]
     if change == "other words":
@@ -240,11 +269,15 @@ def test_a_megatron_that_is_not_whole_or_not_a_bert_is_one_line(
     elif change == "no args":
         del state["args"]
         torch.save(state, source / "iter_0000007" / "mp_rank_00" / "model_optim_rng.pt")
-    elif change == "stages":
-        for folder in list((source / "iter_0000007").iterdir()):
-            shutil.copytree(folder, folder.with_name(folder.name + "_001"))
-            folder.rename(folder.with_name(folder.name + "_000"))
-    if change != "stages":
+    elif change == "other head":
+        state["model"]["word_embeddings_for_head"]["weight"] += 1
+    elif change == "pieces":
+        for file in (source / "iter_0000007").glob("*/model_optim_rng.pt"):
+            one = torch.load(file, weights_only=False)
+            torch.save({**one, "model0": one.pop("model")}, file)
+    if change == "lacks a stage":
+        second.unlink()
+    elif change != "pieces":
         torch.save(state, second)
     if change == "cut":
         second.write_bytes(second.read_bytes()[:5000])

@@ -161,6 +161,10 @@ def test_predictions_are_texts_of_the_targets_and_marks_of_a_row_are_the_target(
     (mark,) = data.marks(row)
     assert row["input_ids"][0, mark.first : mark.last + 1].tolist() == [*ids("q"), SEP]
     assert dict(data.coverage())["tokens read"].endswith("; 1 examples are cut")
+    assert {name: [*values] for name, values in data.lengths().items()} == {
+        "of a text": [8, 1, 13],
+        "of a target": [2, 3, 1],
+    }
 
 
 def test_chinese_is_written_without_blanks(tmp_path: Path) -> None:

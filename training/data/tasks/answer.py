@@ -5,10 +5,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.tasks.answer import NOWHERE, AnswerExample
-from reread.training.data.batch import Rows, spread
+from reread.training.data.batch import Rows
 from reread.training.data.tasks.answer_settings import AnswerSettings
 from reread.training.data.tasks.dataset import SHOWN, Mark, Member, Mistake, Outputs, TaskDataset
 from reread.training.data.tasks.documents import TaskDocument, Tokens
@@ -204,10 +205,13 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
         answers = {question: text for question, (_, text) in best.items()}
         return scores(self.settings.scored_as, gold, answers, style=self.settings.style)
 
-    def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
-        answers = [len(answer.text) for one in self.examples for answer in one.answers or ()]
-        lengths = [("characters of an answer", spread(answers))] if answers else []
-        return [*super().statistics(batches), *lengths]
+    def lengths(self) -> dict[str, NDArray[np.int64]]:
+        read = self.documents.lengths  # a whole text, or up to `longest`; what else is unread is of the question
+        return {
+            "of a text": np.where(read == self.settings.longest, read + self.documents.unread, read),
+            "of a question": self._lengths([one.question for one in self.examples]),
+            "of an answer": self._lengths([answer.text for one in self.examples for answer in one.answers or ()]),
+        }
 
     def remarks(self) -> list[str]:
         if any(one.answers is None for one in self.examples):

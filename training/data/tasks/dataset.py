@@ -467,9 +467,18 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         return int(self.documents.lengths.sum()) + self.documents.others, int(self.documents.unread.sum())
 
     def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
+        lengths = [(f"tokens {name}", spread(values)) for name, values in self.lengths().items() if len(values)]
+        return [*self.coverage(), *lengths]
+
+    def lengths(self) -> dict[str, NDArray[np.int64]]:
+        """The tokens of the examples' texts, with what is cut of other parts, and the most beside them in a row."""
         documents = self.documents
-        beside = [("tokens beside a text", spread(documents.longest_others))] if documents.others else []
-        return [*self.coverage(), ("tokens of a text", spread(documents.lengths + documents.unread)), *beside]
+        beside = {"beside a text": documents.longest_others} if documents.others else {}
+        return {"of a text": documents.lengths + documents.unread, **beside}
+
+    def _lengths(self, texts: Sequence[str]) -> NDArray[np.int64]:
+        """Tokens of each text."""
+        return np.array([len(ids) for ids in self.ids(texts)], np.int64)
 
     def unmarked(self, ids: Tokens) -> NDArray[np.bool_]:
         """Which of ids [n] are none of the task's own tokens, bool [n]."""

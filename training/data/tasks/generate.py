@@ -6,6 +6,7 @@ from itertools import takewhile
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from reread.preprocessing.errors import UserError
@@ -143,6 +144,10 @@ class GenerateDataset(TaskDataset[GenerateSettings, GenerateExample]):
 
     def written(self, example: int, prediction: str) -> dict[str, Any]:
         return {"target": prediction}
+
+    def lengths(self) -> dict[str, NDArray[np.int64]]:
+        targets = self._lengths([one.target for one in self.examples if one.target is not None])
+        return {"of a text": super().lengths()["of a text"], "of a target": targets}
 
     def remarks(self) -> list[str]:
         most = self.settings.target_length

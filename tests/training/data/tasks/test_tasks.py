@@ -51,6 +51,16 @@ def words(count: int) -> str:
     return " ".join(LETTERS[number % 26] for number in range(count))
 
 
+@pytest.mark.parametrize("cut", [{"longest": 5}, {"other_length": 2}])
+def test_lengths_are_those_of_whole_texts_questions_and_answers(tokenizer: Path, cut: dict[str, int]) -> None:
+    """Whatever of them is read."""
+    task = settings(AnswerSettings, tokenizer, "", 12, **cut)
+    answers = (Answer(0, "a b"), Answer(2, "b"))
+    data = AnswerDataset(task, 0, [AnswerExample("1", "a:1", words(30), "a b c ?", answers)])
+    found = {name: [*values] for name, values in data.lengths().items()}
+    assert found == {"of a text": [30], "of a question": [4], "of an answer": [2, 1]}
+
+
 @given(st.integers(0, 400), st.integers(1, 60), st.integers(1, 60))
 def test_windows_reach_the_end_and_none_is_needless(tokens: int, room: int, step: int) -> None:
     step = min(step, room)
