@@ -198,8 +198,8 @@ def spec_of(settings: TrainSettings) -> ModelSpec:
     spec, tensor = model_spec(settings.model.get("type", "")), settings.parallel.tensor
     if tensor > 1 and not spec.tensor_plan:
         raise UserError(
-            f"train.parallel.tensor: {tensor}, but {spec.name} is not split over processes; set it to 1, and for memory "
-            "take train.parallel.shard_state=true, or a smaller micro_batch"
+            f"train.parallel.tensor: {tensor}, but {spec.name} is not split over processes; set it to 1, and "
+            "for memory take train.parallel.shard_state=true, or a smaller micro_batch"
         )
     return spec
 
@@ -240,6 +240,15 @@ def check_data(spec: ModelSpec, objective: type[Objective], config: PretrainedCo
         raise UserError(
             f"train.data.special_tokens: {str(not data.text_only).lower()}, but {spec.name} reads text "
             f"{'with' if data.text_only else 'without'} [CLS] and [SEP]; set it to {str(data.text_only).lower()}"
+        )
+    if getattr(data, "separate_documents", False) and getattr(config, "_attn_implementation", "") not in (
+        None,
+        "sdpa",
+        "eager",
+    ):
+        raise UserError(
+            "train.data.separate_documents: true, which is a mask, but flash-attn takes none; leave "
+            "train.model.attn_implementation out"
         )
     if getattr(data, "separate_documents", False) and not spec.separates:
         raise UserError(f"train.data.separate_documents: true, but {spec.name} reads a row as a whole; set it to false")

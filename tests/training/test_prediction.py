@@ -134,7 +134,7 @@ def settings_of(model: str, task: str) -> dict[str, Any]:
     """The settings of `OTHER` that this task and model can have: those that decide how a text is read."""
     kind = task if task in OTHER else "classify"
     without = {"columns", "frame", "form"}  # tests/training/objectives/test_joined.py and test_marked.py have it
-    if model in ("longformer", "ran"):
+    if model not in ("nezha", "ernie_doc", "modernbert"):
         without.add("pooling")
     if task != "set":
         without.add("label_separator")

@@ -168,7 +168,8 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
     paths = next((paths for paths in found if paths), [])
     if not paths:
         raise UserError(
-            f"train.init: {folder} holds no model.safetensors or pytorch_model.bin; make the folder with `reread convert`"
+            f"train.init: {folder} holds no model.safetensors or pytorch_model.bin; make the folder with `reread "
+            "convert`"
         )
     for path in paths:
         try:
@@ -177,7 +178,7 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
                 continue
             with safe_open(path, "pt") as file:
                 names = file.keys()
-                yield from ((_present_name(name), partial(file.get_tensor, name)) for name in names)
+                yield from ((present_name(name), partial(file.get_tensor, name)) for name in names)
         except (SafetensorError, OSError, RuntimeError, EOFError) as error:
             raise UserError(
                 f"train.init: {path} cannot be read ({first_line(error)}); was it copied or downloaded completely?"
@@ -189,7 +190,7 @@ _WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "pytorch_model.bin"
 
 
 def _in_pickle(path: Path) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
-    """The tensors in a file of torch.save, of which nothing but tensors is read. Raises `UserError` for other content."""
+    """The tensors in a file of torch.save, read without executing it. Raises `UserError` for other content."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
@@ -199,10 +200,10 @@ def _in_pickle(path: Path) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
             f"train.init: {path} holds more than tensors, which is not read, since it may run code; `reread convert` "
             "reads the training states of some programs"
         )
-    yield from ((_present_name(name), partial(lambda tensor: tensor, tensor)) for name, tensor in state.items())
+    yield from ((present_name(name), partial(lambda tensor: tensor, tensor)) for name, tensor in state.items())
 
 
-def _present_name(name: str) -> str:
+def present_name(name: str) -> str:
     """BERT's first releases call the two vectors of a layer norm gamma and beta."""
     return re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
 

@@ -67,7 +67,8 @@ class ModelSpec:
         if getattr(data, "next_sentence", False):
             if self.paired is None:
                 raise UserError(
-                    f"train.data.next_sentence: true, but {self.name} has no head for pairs of sentences; set it to false"
+                    f"train.data.next_sentence: true, but {self.name} has no head for pairs of sentences; set "
+                    "it to false"
                 )
             return self.paired
         return self.further.get(objective, self.heads[objective]) if data.needs_own_head else self.heads[objective]

@@ -210,8 +210,6 @@ class WindowReader:
     def __init__(self, objective: TaskObjective[Any]) -> None:
         self.objective, self.model = objective, objective.model
         self.group, self.first = -1, 0
-        types = getattr(self.model.config, "type_vocab_size", 2)  # RoBERTa has one: both parts of a pair are of type 0
-        self.takes_types = types > 1 and "token_type_ids" in inspect.signature(self.model.forward).parameters
         self.memory: LaneMemory | None = None
 
     def begin(self, group: int, number: int) -> int:
@@ -223,7 +221,9 @@ class WindowReader:
     def forward(self, rows: Rows) -> Any:
         put = self.objective.put
         names = ["input_ids", "attention_mask"]
-        if self.takes_types and not self.objective.data.text_only and rows["token_type_ids"].any():
+        # RoBERTa has one type, of both parts of a pair, and ModernBERT none.
+        types = getattr(self.model.config, "type_vocab_size", 1)
+        if types > 1 and not self.objective.data.text_only and rows["token_type_ids"].any():
             names.append("token_type_ids")
         names += self.objective.own_inputs
         inputs = self.objective.inputs({name: put(rows[name]) for name in names})

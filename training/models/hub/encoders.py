@@ -65,7 +65,7 @@ def _after_padding(config: Any) -> int:
 
 
 def _modernbert_flops(config: Any, length: int, totals: Mapping[str, float]) -> float:
-    """As `dense_flops`; a token of a local layer meets `local_attention` + 1 keys, and the feed-forward layer is gated."""
+    """As `dense_flops`, with a gated feed-forward layer; a token of a local layer meets `local_attention` + 1 keys."""
     width, tokens = config.hidden_size, totals["rows"] * length
     every = getattr(config, "global_attn_every_n_layers", 3)
     kinds = getattr(config, "layer_types", None) or [
@@ -105,6 +105,7 @@ ENCODERS: dict[str, Encoder] = {
         longest=lambda config: all_positions(config) - _after_padding(config),
         first_position=_after_padding,
         one_token_type=True,
+        merged=lambda start, given: {"type_vocab_size": 1, **start, **given},  # as released
         also=("xlm-roberta", "camembert"),
     ),
     "modernbert": Encoder(
@@ -119,7 +120,7 @@ ENCODERS: dict[str, Encoder] = {
             "global_attn_every_n_layers": (
                 int,
                 3,
-                "Each so many layers, from the first on, one attends to the whole row.",
+                "One of so many layers, from the first on, attends to the whole row.",
             ),
             "global_rope_theta": (float, 160_000.0, "Base of the rotary positions of layers that attend to the row."),
             "local_rope_theta": (float, 10_000.0, "Base of the rotary positions of local layers."),

@@ -57,8 +57,7 @@ class Trained:
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)  # type: ignore[call-arg]
-        if self.base_model.get_input_embeddings().weight.is_meta:
-            self.base_model.register_forward_pre_hook(_with_whole_mask, with_kwargs=True)
+        self.base_model.register_forward_pre_hook(_with_masks, with_kwargs=True)
 
     def to(self, *args: Any, **others: Any) -> Any:
         """As of any module, but tables that are computed, of rotary positions, stay in float32: rounded to bfloat16
@@ -71,13 +70,31 @@ class Trained:
         return moved
 
 
-def _with_whole_mask(module: nn.Module, args: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """A mask [B, L] as [B, 1, L, L], since transformers looks whether all of it is 1, and on `meta` there are no values."""
+def _with_masks(module: Any, args: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """A mask [B, L] as one of [B, 1, L, L] for each kind of attention. transformers would look first whether all of it
+    is 1, for which the host waits, and on `meta` there is nothing to look at."""
     mask = given.get("attention_mask")
-    if isinstance(mask, Tensor) and mask.dim() == 2:
+    if isinstance(mask, Tensor) and mask.dim() == 2 and module.config._attn_implementation != "flash_attention_2":
         rows, length = mask.shape
-        given = {**given, "attention_mask": mask.bool()[:, None, None].expand(rows, 1, length, length).contiguous()}
+        seen = (mask != 0)[:, None, None].expand(rows, 1, length, length)
+        given = {**given, "attention_mask": _masks(seen, module.config, module.dtype)}
     return args, given
+
+
+def _masks(seen: Tensor, config: Any, dtype: torch.dtype) -> Any:
+    """Which tokens see which, bool [B, 1, L, L], as transformers' attention takes it: booleans, or what is added to the
+    scores; by kind of attention if there are two."""
+
+    def taken(seen: Tensor) -> Tensor:
+        if config._attn_implementation != "eager":
+            return seen
+        return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)
+
+    if not hasattr(config, "local_attention"):
+        return taken(seen)
+    place = torch.arange(seen.shape[-1], device=seen.device)
+    near = (place - place[:, None]).abs() <= config.local_attention // 2
+    return {"full_attention": taken(seen), "sliding_attention": taken(seen & near)}
 
 
 class Masked(Trained):
@@ -99,7 +116,8 @@ class Masked(Trained):
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         inputs = {name: value for name, value in inputs.items() if value is not None}
         if documents is not None:
-            inputs |= apart(documents, self.encoder.first_position(self.config), self.config)
+            first = self.encoder.first_position(self.config)
+            inputs |= apart(documents, first, self.config, self.base_model.dtype)
         if "labels" in others:
             return super().forward(**inputs, **others)  # type: ignore[misc]
         encoded = self.base_model(**inputs, **{**others, "return_dict": True})
@@ -112,27 +130,16 @@ class Masked(Trained):
         return MaskedOutput(at_least_float32(states), pairs)
 
 
-def apart(documents: Tensor, first: int | None, config: Any) -> dict[str, Any]:
-    """The arguments of an encoder by which the documents of a row are read apart: a mask of L x L for each row, one for
-    each kind of attention, and positions that begin at `first` with each document (None: positions are relative)."""
+def apart(documents: Tensor, first: int | None, config: Any, dtype: torch.dtype) -> dict[str, Any]:
+    """The arguments of an encoder by which the documents of a row are read apart: a mask of L x L for each row, and
+    positions that begin at `first` with each document (None: positions are relative)."""
     seen = documents[:, None, :, None] == documents[:, None, None, :]
-    place = torch.arange(documents.shape[1], device=documents.device)
-    masks: Any = _as_mask(seen, config)
-    if hasattr(config, "local_attention"):
-        near = (place - place[:, None]).abs() <= config.local_attention // 2
-        masks = {"full_attention": masks, "sliding_attention": _as_mask(seen & near, config)}
-    if first is None:
-        return {"attention_mask": masks}
-    begins = nn.functional.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
-    positions = place - torch.where(begins, place, 0).cummax(1).values
-    return {"attention_mask": masks, "position_ids": positions + first}
-
-
-def _as_mask(seen: Tensor, config: Any) -> Tensor:
-    """What an attention of transformers takes: booleans, or what is added to the scores."""
-    if config._attn_implementation != "eager":
-        return seen
-    return torch.zeros(seen.shape, device=seen.device).masked_fill(~seen, torch.finfo(torch.float16).min)
+    inputs = {"attention_mask": _masks(seen, config, dtype)}
+    if first is not None:
+        place = torch.arange(documents.shape[1], device=documents.device)
+        begins = nn.functional.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
+        inputs["position_ids"] = place - torch.where(begins, place, 0).cummax(1).values + first
+    return inputs
 
 
 class Task(Trained):
@@ -197,13 +204,14 @@ def classes_of(encoder: Encoder) -> tuple[dict[str, Any], Any, dict[str, Any]]:
 
 
 def config_of(encoder: Encoder) -> Any:
-    """transformers' class of its configuration. Raises `UserError` if the installed version is older than it."""
-    try:
-        return getattr(transformers, f"{encoder.stem}Config")
-    except AttributeError:
+    """transformers' class of its configuration. Raises `UserError` if the installed version is older than its encoder
+    with masks of L x L, which came with 5.0 (BERT) to 5.3 (ModernBERT)."""
+    config: Any = getattr(transformers, f"{encoder.stem}Config", None)
+    if config is None or not hasattr(_modeling(config.model_type), "create_bidirectional_mask"):
         raise UserError(
-            f"train.model.type: transformers {transformers.__version__} has no {encoder.stem}Config; install a newer one"
-        ) from None
+            f"train.model.type: transformers {transformers.__version__} has an older {encoder.stem}; install 5.3"
+        )
+    return config
 
 
 def _theirs(encoder: Encoder, suffix: str) -> Any:
@@ -211,16 +219,18 @@ def _theirs(encoder: Encoder, suffix: str) -> Any:
 
 
 def _module(encoder: Encoder, name: str) -> Any:
-    kind = config_of(encoder).model_type
-    return getattr(import_module(f"transformers.models.{kind}.modeling_{kind}"), name)
+    return getattr(_modeling(config_of(encoder).model_type), name)
+
+
+def _modeling(kind: str) -> Any:
+    return import_module(f"transformers.models.{kind}.modeling_{kind}")
 
 
 def _joined(encoder: Encoder, *bases: Any, **values: Any) -> Any:
     """A class with the name of the last of the `bases`, transformers' own."""
     name = values.pop("name", bases[-1].__name__)
-    return type(
-        name, bases, {"__module__": __name__, "encoder": encoder, "_no_split_modules": [encoder.layer], **values}
-    )
+    values |= {"__module__": __name__, "encoder": encoder, "_no_split_modules": [encoder.layer]}
+    return type(name, bases, values)
 
 
 def _ours(encoder: Encoder, head: type[TaskHead]) -> Any:
