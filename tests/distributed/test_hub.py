@@ -8,12 +8,14 @@ import torch
 import transformers
 from torch.nn.functional import cross_entropy
 
+from reread.training.assembly import resolve
 from reread.training.config import TrainSettings
 from reread.training.data.kinds import open_dataset
+from reread.training.models.build import build_model
 from tests.conftest import train_values
 from tests.distributed.test_training import agree, curve, state_of, train_in_process
 
-STEPS = 5
+STEPS = 4
 
 
 def bert_values(corpus: Path, **changes: Any) -> dict[str, Any]:
@@ -37,20 +39,19 @@ def bert_values(corpus: Path, **changes: Any) -> dict[str, Any]:
     return train_values(corpus, **{**values, "steps": STEPS, "validate_every": STEPS, **changes})
 
 
-def plain_loop(values: dict[str, Any], begin: dict[str, torch.Tensor]) -> tuple[list[float], dict[str, torch.Tensor]]:
+def plain_loop(values: dict[str, Any]) -> tuple[list[float], dict[str, torch.Tensor]]:
     """A loop as one writes it with transformers' own class and torch's AdamW; the losses and the weights at the end."""
     settings = TrainSettings.parse(values, "test")
-    config = transformers.BertConfig(**{k: v for k, v in settings.model.items() if k != "type"}, vocab_size=3000)
-    model = transformers.BertForMaskedLM(config).double()
-    model.load_state_dict(begin, strict=False)
-    model.tie_weights()
+    dataset: Any = open_dataset(settings.data, settings.seed, "train")
+    resolved = resolve(settings, dataset.vocab_size, None, dataset.special)
+    model = transformers.BertForMaskedLM(resolved.config)
+    model.load_state_dict(build_model(resolved.head, resolved.config, None, settings.seed).state_dict())
     plain = [name.endswith("bias") or "LayerNorm" in name for name, _ in model.named_parameters()]
     groups = [
         {"params": [p for p, one in zip(model.parameters(), plain, strict=True) if one == of], "weight_decay": decay}
         for of, decay in ((False, 0.01), (True, 0.0))
     ]
     optimizer = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.999), eps=1e-4)
-    dataset: Any = open_dataset(settings.data, settings.seed, "train")
     losses = []
     for step in range(STEPS):
         rows = dataset.rows(torch.arange(8 * step, 8 * step + 8).numpy())
@@ -66,15 +67,13 @@ def plain_loop(values: dict[str, Any], begin: dict[str, torch.Tensor]) -> tuple[
 
 
 def test_the_same_run_as_a_plain_loop_on_one_two_and_four_processes(ranks_in_float64, sample_corpus, tmp_path) -> None:
-    """With four the optimiser's state is divided, and the run is resumed."""
-    for processes, stops in ((0, (0,)), (1, (STEPS,)), (2, (STEPS,)), (4, (3, STEPS))):
+    """With four the optimiser's state is divided."""
+    for processes in (1, 2, 4):
         run = tmp_path / str(processes)
         run.mkdir()
-        for steps in stops:
-            values = bert_values(sample_corpus, steps=steps, parallel={"shard_state": processes == 4})
-            ranks_in_float64(max(1, processes), train_in_process, values, run)
-    begin = {key.removeprefix("model."): value for key, value in state_of(tmp_path / "0", 0).items()}
-    ((losses, weights),) = ranks_in_float64(1, plain_loop, bert_values(sample_corpus), begin)
+        values = bert_values(sample_corpus, parallel={"shard_state": processes == 4})
+        ranks_in_float64(processes, train_in_process, values, run)
+    ((losses, weights),) = ranks_in_float64(1, plain_loop, bert_values(sample_corpus))
     ends = state_of(tmp_path / "1", STEPS)
     for key, value in weights.items():
         torch.testing.assert_close(ends[f"model.{key}"], value, rtol=1e-8, atol=1e-10)
