@@ -189,7 +189,7 @@ def compile_layers(model: PreTrainedModel, spec: ModelSpec, mesh: Mesh) -> None:
     if mesh.tensor_size > 1:
         raise UserError("train.compile does not work with tensor parallelism; set compile=false or parallel.tensor=1")
     for module in model.modules() if mesh.device.type != "meta" else ():
-        if type(module).__name__ in (model._no_split_modules or ()):
+        if type(module).__name__ in ([spec.layer] if spec.layer else model._no_split_modules or ()):
             module.compile()
 
 

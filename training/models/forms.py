@@ -12,7 +12,6 @@ from torch import Tensor
 from reread.preprocessing.errors import UserError
 from reread.training.models import MODELS, OURS
 from reread.training.models.conversion import Conversion
-from reread.training.models.hub.encoders import ENCODERS
 
 TORCH = ("model.safetensors", "pytorch_model.bin", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt")
 TENSORFLOW = ("*.index",)
@@ -58,7 +57,7 @@ def forms_of(model: str, options: Mapping[str, Any]) -> tuple[Form, ...]:
     wrong, or that it does not take.
     """
     checked = Conversion.parse(options, "convert")
-    module = import_module(f"reread.training.models.{'hub' if model in ENCODERS else model}.convert")
+    module = import_module(f"reread.training.models.{model if model in OURS else 'hub'}.convert")
     forms: tuple[Form, ...]
     if hasattr(module, "forms"):
         forms = module.forms(checked)
@@ -67,7 +66,7 @@ def forms_of(model: str, options: Mapping[str, Any]) -> tuple[Form, ...]:
         takers = ", ".join(taker for taker, one in modules.items() if hasattr(one, "forms"))
         raise UserError(f"--{next(iter(options))}: not for {model}; models that take it: {takers}")
     else:
-        forms = module.forms_of(model) if model in ENCODERS else module.FORMS
+        forms = module.FORMS if model in OURS else module.forms_of(model)
     return forms
 
 

@@ -53,6 +53,8 @@ class ModelSpec:
     """Keys of its configuration with the one value that is supported."""
     merged: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] = lambda start, given: {**start, **given}
     """(values of the start's configuration, a recipe's) -> those of the model."""
+    layer: str = ""
+    """The class of the layers that are compiled; default: those that the model names as not to be split."""
     usage: Mapping[str, str] = field(default_factory=dict)
     """Objective -> how an exported model is used, in Markdown, if that differs from the default."""
 

@@ -16,11 +16,14 @@ from reread.pipeline.recipe.schema import Recipe
 from reread.pipeline.run_folder.export import export
 from reread.preprocessing.errors import UserError
 from reread.training.assembly import check_model
-from reread.training.config import TrainSettings
+from reread.training.config import OptimizerSettings, TrainSettings
+from reread.training.data.tasks.tag import TagSettings
 from reread.training.exchange.convert import convert
+from reread.training.exchange.export import write_huggingface
 from reread.training.models import model_spec
 from reread.training.models.build import build_model, model_config
 from reread.training.models.hub.encoders import ENCODERS
+from reread.training.optim.build import build_optimizer
 from reread.training.parallel.mesh import Mesh
 from reread.training.trainer import Trainer
 
@@ -244,3 +247,42 @@ def test_what_modernbert_derives_from_its_keys_follows_them_in_a_continued_run(t
     assert model_config(spec, {"num_hidden_layers": 3}, 1, tmp_path).layer_types[2] == "full_attention"
     rotary = spec.heads["masked_lm"](first).to(torch.bfloat16).base_model.rotary_emb
     assert rotary.full_attention_inv_freq.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", list(ENCODERS))
+def test_our_heads_for_further_options_compute_what_transformers_own_do_without_them(name: str) -> None:
+    """So a chain of tags, or an answer with marks, is the same model with more on top."""
+    spec, given = model_spec(name), rows()
+    for objective in ("tag", "answer"):
+        ours = spec.further[objective](config_of(name)).eval()
+        theirs = theirs_of(name, model_of(name, objective)).float()
+        ours.load_state_dict(theirs.state_dict())
+        for key, value in theirs(**given).items():
+            torch.testing.assert_close(ours(**given)[key], value, rtol=0, atol=1e-6)
+    assert spec.head("tag", TagSettings.model_construct(crf=True)) is spec.further["tag"]
+    assert spec.head("tag", TagSettings.model_construct()) is spec.heads["tag"]
+
+
+@pytest.mark.parametrize("name", ["roberta", "modernbert"])
+def test_a_head_of_a_task_is_exported_as_transformers_own(name: str, tmp_path: Path) -> None:
+    model = model_of(name, "classify", pad_token_id=0).float()
+    model.config.reading = {"length": 16, "step": None, "predict": "mean", "retrospective": False}
+    write_huggingface(tmp_path / "out", model, None, "card")
+    loaded = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    assert not list((tmp_path / "out").glob("*.py"))
+    assert torch.equal(loaded(**rows()).logits, model(**rows()).logits)
+
+
+def test_layers_are_compiled_one_by_one_and_norms_are_not_decayed() -> None:
+    for name in ENCODERS:
+        model = model_of(name)
+        layers = [module for module in model.modules() if type(module).__name__ == model_spec(name).layer]
+        assert len(layers) == 2
+        settings = OptimizerSettings(learning_rate=1.0, layer_decay=0.5)
+        for group in build_optimizer(model.named_parameters(), settings, Mesh()).param_groups:
+            for parameter in group["params"]:
+                (key,) = (key for key, one in model.named_parameters() if one is parameter)
+                assert (group["weight_decay"] == 0) == (parameter.dim() == 1), key
+                number = re.search(r"\.layers?\.(\d)\.", key)
+                below = 2 - int(number[1]) if number else 3 if ".embeddings" in key else 0
+                assert group["scale"] == 0.5**below, key

@@ -13,6 +13,7 @@ from transformers import CONFIG_MAPPING
 from reread.training.models.build import present_name
 from reread.training.models.forms import TORCH, Form
 from reread.training.models.hub.encoders import ENCODERS
+from reread.training.models.hub.heads import config_of
 from reread.training.models.hub.spec import ONLY, hub_spec
 
 log = logging.getLogger("reread")
@@ -26,7 +27,7 @@ def forms_of(name: str) -> tuple[Form, ...]:
     encoder, spec = ENCODERS[name], hub_spec(name)
     prefix = f"{spec.converted.base_model_prefix}."
     with torch.device("meta"):
-        names = list(spec.converted(spec.config(num_hidden_layers=1)).state_dict())
+        names = list(spec.converted(config_of(encoder)(num_hidden_layers=1)).state_dict())
     return (
         Form(
             name=f"transformers' {encoder.stem}",

@@ -229,8 +229,7 @@ def _modeling(kind: str) -> Any:
 def _joined(encoder: Encoder, *bases: Any, **values: Any) -> Any:
     """A class with the name of the last of the `bases`, transformers' own."""
     name = values.pop("name", bases[-1].__name__)
-    values |= {"__module__": __name__, "encoder": encoder, "_no_split_modules": [encoder.layer]}
-    return type(name, bases, values)
+    return type(name, bases, {"__module__": __name__, "encoder": encoder, **values})
 
 
 def _ours(encoder: Encoder, head: type[TaskHead]) -> Any:

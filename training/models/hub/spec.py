@@ -36,6 +36,7 @@ def hub_spec(name: str) -> ModelSpec:
         },
         one_token_type=encoder.one_token_type,
         compiles=True,
+        layer=encoder.layer,
         paired=paired,
         further=further,
         separates=True,
