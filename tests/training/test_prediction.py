@@ -167,7 +167,10 @@ def predictions(model: Path, file: Path, *overrides: str) -> list[dict[str, Any]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("task", "model"), [*itertools.product(TASKS, MODELS), ("generate", "ran")])
+@pytest.mark.parametrize(
+    ("task", "model"),
+    [*itertools.product(TASKS, MODELS), ("generate", "ran"), ("choose", "bert"), ("tag", "modernbert")],
+)
 def test_run_export_and_export_of_the_export_predict_the_same(task: str, model: str, tmp_path: Path) -> None:
     """With every setting away from its default; they matter for these examples."""
     generator = np.random.default_rng(1)

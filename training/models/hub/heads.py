@@ -7,6 +7,7 @@ Each class has the name of transformers' own, by which an export is loaded, and 
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -57,7 +58,8 @@ class Trained:
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)  # type: ignore[call-arg]
-        self.base_model.register_forward_pre_hook(_with_masks, with_kwargs=True)
+        caches = "use_cache" in inspect.signature(self.base_model.forward).parameters
+        self.base_model.register_forward_pre_hook(partial(_for_training, caches), with_kwargs=True)
 
     def to(self, *args: Any, **others: Any) -> Any:
         """As of any module, but tables that are computed, of rotary positions, stay in float32: rounded to bfloat16
@@ -70,9 +72,10 @@ class Trained:
         return moved
 
 
-def _with_masks(module: Any, args: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """A mask [B, L] as one of [B, 1, L, L] for each kind of attention. transformers would look first whether all of it
-    is 1, for which the host waits, and on `meta` there is nothing to look at."""
+def _for_training(caches: bool, module: Any, args: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """A mask [B, L] as one of [B, 1, L, L] for each kind of attention: transformers would look first whether all of it
+    is 1, for which the host waits, and on `meta` there is nothing to look at. And no cache, of which it would warn."""
+    given = {"use_cache": False, **given} if caches else given
     mask = given.get("attention_mask")
     if isinstance(mask, Tensor) and mask.dim() == 2 and module.config._attn_implementation != "flash_attention_2":
         rows, length = mask.shape
