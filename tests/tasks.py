@@ -29,6 +29,9 @@ SIZES: dict[str, dict[str, Any]] = {
     "ernie_doc": {"memory_length": 6, "max_position_embeddings": 64, "intermediate_size": 48},
     "ran": {"head_size": 8, "window_size": 5, "min_window_size": 2},
     "longformer": {"attention_window": 4, "max_position_embeddings": 130, "intermediate_size": 48},
+    **{name: {"max_position_embeddings": 130, "intermediate_size": 48} for name in ("bert", "roberta")},
+    "electra": {"max_position_embeddings": 130, "intermediate_size": 48, "summary_last_dropout": 0.0},
+    "modernbert": {"local_attention": 6, "intermediate_size": 48},
 }
 """`train.model` of each tiny model, without what all have."""
 
@@ -62,7 +65,7 @@ def task_values(model: str, kind: str, tokenizer: Path, **task: Any) -> dict[str
         **task,
     }
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, **SIZES[model]}
-    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0} if model != "modernbert" else {}
     return {
         "model": {"type": model, **sizes, **no_dropout, "initializer_range": 0.1},
         "data": data,
@@ -88,7 +91,7 @@ def objective_of(values: dict[str, Any], examples: Sequence[Example], mesh: Mesh
     learned = OBJECTIVES[settings.data.kind]
     learned.configure(config, settings.data)
     torch.manual_seed(0)
-    model = spec.heads[settings.data.kind](config).double().eval()
+    model = spec.head(settings.data.kind, settings.data)(config).double().eval()  # type: ignore[arg-type]
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     objective = learned(model, settings, mesh or Mesh(), dataset, dataset)

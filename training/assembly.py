@@ -1,5 +1,6 @@
 """A model assembled for its objective, for the trainer, the rehearsal of `reread plan` and evaluation."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from reread.training.parallel.mesh import Mesh
 from reread.training.parallel.reduce import reducer
 from reread.training.parallel.shares import shares_of
 from reread.training.parallel.tensor import layout, parallelise
+
+log = logging.getLogger("reread")
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,8 @@ class Assembly:
             learned.begin(self.model, dataset)
         unreached = {*self.spec.untrained(learned.has_global_tokens, self.config), *learned.unreached(settings.data)}
         first_rows = freeze(self.model, settings.trainable, unreached)
+        if "attn_implementation" in self.spec.own_keys and mesh.device.type != "meta":
+            log.info("attention: transformers' %s (train.model.attn_implementation)", self.config._attn_implementation)
         # Split it over processes, and move it to the device.
         if settings.activation_checkpointing:
             enable = getattr(self.model, "activation_checkpointing_enable", None)  # what later transformers call it
@@ -190,18 +195,25 @@ def compile_layers(model: PreTrainedModel, spec: ModelSpec, mesh: Mesh) -> None:
     if mesh.tensor_size > 1:
         raise UserError("train.compile does not work with tensor parallelism; set compile=false or parallel.tensor=1")
     for module in model.modules() if mesh.device.type != "meta" else ():
-        if type(module).__name__ in (model._no_split_modules or ()):
+        if type(module).__name__ in ([spec.layer] if spec.layer else model._no_split_modules or ()):
             module.compile()
 
 
 def spec_of(settings: TrainSettings) -> ModelSpec:
-    return model_spec(settings.model.get("type", ""))
+    """Raises `UserError` for an unknown type of model, and for tensor parallelism of one that is not split."""
+    spec, tensor = model_spec(settings.model.get("type", "")), settings.parallel.tensor
+    if tensor > 1 and not spec.tensor_plan:
+        raise UserError(
+            f"train.parallel.tensor: {tensor}, but {spec.name} is not split over processes; set it to 1, and "
+            "for memory take train.parallel.shard_state=true, or a smaller micro_batch"
+        )
+    return spec
 
 
 def head_of(spec: ModelSpec, objective: type[Objective], data: DataSettings) -> type[PreTrainedModel]:
     """The model class with the head of `objective`. Raises `UserError` if there is none."""
     if objective.name in spec.heads and (spec.frame == "bare") in data.text_only_values:
-        return spec.heads[objective.name]
+        return spec.head(objective.name, data)
     if objective.name != KINDS[data.kind].objective:
         raise UserError(f"train.objective: {objective.name}, but {spec.name} has heads for {', '.join(spec.heads)}")
     kinds = " or ".join(
@@ -255,6 +267,17 @@ def check_data(spec: ModelSpec, objective: type[Objective], config: PretrainedCo
             f"train.data.special_tokens: {str(not data.text_only).lower()}, but {spec.name} reads text "
             f"{'with' if data.text_only else 'without'} [CLS] and [SEP]; set it to {str(data.text_only).lower()}"
         )
+    if getattr(data, "separate_documents", False) and getattr(config, "_attn_implementation", "") not in (
+        None,
+        "sdpa",
+        "eager",
+    ):
+        raise UserError(
+            "train.data.separate_documents: true, which is a mask, but flash-attn takes none; leave "
+            "train.model.attn_implementation out"
+        )
+    if getattr(data, "separate_documents", False) and not spec.separates:
+        raise UserError(f"train.data.separate_documents: true, but {spec.name} reads a row as a whole; set it to false")
     longest = spec.longest(config)
     if longest is not None and data.sequence_length > longest:
         raise UserError(

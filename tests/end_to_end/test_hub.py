@@ -142,18 +142,19 @@ def test_a_fine_tuned_model_is_pushed_and_another_fine_tuning_starts_from_it(
 
 
 def test_a_type_of_model_that_fine_tuning_does_not_know_is_named_with_the_way_out(hub: Hub, tmp_path: Path) -> None:
-    from transformers import BertConfig, BertForMaskedLM
+    from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM
 
     files = hub.repositories["someone/small"]
     size = json.loads(files["config.json"])["vocab_size"]
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    BertForMaskedLM(BertConfig(vocab_size=size, max_position_embeddings=32, **sizes)).save_pretrained(tmp_path / "bert")
-    files |= {path.name: path.read_bytes() for path in (tmp_path / "bert").iterdir()}
+    config = XLMRobertaConfig(vocab_size=size, max_position_embeddings=32, pad_token_id=0, type_vocab_size=1, **sizes)
+    XLMRobertaForMaskedLM(config).save_pretrained(tmp_path / "xlm")
+    files |= {path.name: path.read_bytes() for path in (tmp_path / "xlm").iterdir()}
     write_lines(tmp_path / "texts.jsonl", [{"text": "我", "label": label} for label in "xy"])
     given = ["finetune", "classify", "init=someone/small", "task.train=texts.jsonl", "finetune.epochs=1"]
     line = reread(hub, tmp_path, *given, status=2).splitlines()[-1]
-    made = "`reread convert --model` makes nezha or ernie_doc or longformer of it; choose by model.type=TYPE"
-    assert line == f"reread: init: someone/small is a model of type bert; {made}"
+    made = "`reread convert --model` makes longformer or roberta of it; choose by model.type=TYPE"
+    assert line == f"reread: init: someone/small is a model of type xlm-roberta; {made}"
     output = reread(hub, tmp_path, *given, "model.type=longformer", "start.convert.length=64", "train.peak_tflops=1")
     assert "starting from the weights in models/someone--small-longformer-64;" in output
 

@@ -143,7 +143,7 @@ def settings_of(model: str, task: str) -> dict[str, Any]:
     """The settings of `OTHER` that this task and model can have: those that decide how a text is read."""
     kind = task if task in OTHER else "classify"
     without = {"columns", "frame", "form"}  # tests/training/objectives/test_joined.py and test_marked.py have it
-    if model in ("longformer", "ran"):
+    if model not in ("nezha", "ernie_doc", "modernbert"):
         without.add("pooling")
     if task != "set":
         without.add("label_separator")
@@ -176,7 +176,10 @@ def predictions(model: Path, file: Path, *overrides: str) -> list[dict[str, Any]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("task", "model"), [*itertools.product(TASKS, MODELS), ("generate", "ran")])
+@pytest.mark.parametrize(
+    ("task", "model"),
+    [*itertools.product(TASKS, MODELS), ("generate", "ran"), ("choose", "bert"), ("tag", "modernbert")],
+)
 def test_run_export_and_export_of_the_export_predict_the_same(task: str, model: str, tmp_path: Path) -> None:
     """With every setting away from its default; they matter for these examples."""
     generator = np.random.default_rng(1)

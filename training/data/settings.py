@@ -100,6 +100,11 @@ class DataSettings(Settings):
         """Whether rows are text alone, without [CLS] and [SEP]."""
         return False
 
+    @property
+    def needs_own_head(self) -> bool:
+        """Whether it needs a head of ours, which no class of transformers has."""
+        return False
+
     def lanes(self, global_batch: int) -> int:
         """Rows read in parallel so that about `global_batch` of them have a loss in a step."""
         return global_batch

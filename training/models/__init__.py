@@ -6,21 +6,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from reread.preprocessing.errors import UserError, nearest
+from reread.training.models.hub.encoders import ENCODERS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from reread.training.models.spec import ModelSpec
 
-MODELS = ("nezha", "ernie_doc", "transformer_xl", "ran", "longformer")
-"""Folders here, each with a spec.py, and what a recipe's `model.type` may be."""
+OURS = ("nezha", "ernie_doc", "transformer_xl", "ran", "longformer")
+"""Models of our own: folders here, each with a spec.py."""
+MODELS = (*OURS, *ENCODERS)
+"""What a recipe's `model.type` may be: our own, and transformers' encoders as themselves."""
 
 
 def model_spec(name: str) -> ModelSpec:
     """Raises `UserError` for an unknown name."""
     if name not in MODELS:
         raise UserError(f"train.model.type: model type `{name}` is unknown; {nearest(str(name).lower(), MODELS)}")
-    spec: ModelSpec = import_module(f"reread.training.models.{name}.spec").SPEC
+    spec: ModelSpec
+    if name in ENCODERS:
+        spec = import_module("reread.training.models.hub.spec").hub_spec(name)
+    else:
+        spec = import_module(f"reread.training.models.{name}.spec").SPEC
     return spec
 
 

@@ -26,8 +26,11 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "proj_initializer_range": (0, 100),
     "layer_norm_eps": (1e-30, 1),
     "layer_norm_epsilon": (1e-30, 1),
+    "norm_eps": (1e-30, 1),
+    "initializer_cutoff_factor": (1e-3, 100),
+    "sparse_pred_ignore_index": (-100, -100),
 }
-_SHARES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "dropout", "dropatt")
+_SHARES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "dropatt")
 
 
 def check_number(name: str, value: Any) -> None:
@@ -37,7 +40,7 @@ def check_number(name: str, value: Any) -> None:
             check_number(name, one)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
-    if name in _SHARES:
+    if name in _SHARES or name.endswith("_dropout"):
         if not 0 <= value < 1:
             raise ValueError("is at least 0 and below 1")
         return

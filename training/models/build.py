@@ -3,6 +3,7 @@
 import inspect
 import json
 import logging
+import pickle
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,11 +49,12 @@ def model_config(
     """
     given = checked_values(spec, values)
     start = _config_of(spec, init) if init else {}
+    _check_only(spec, given, "train.model")
     try:
         known = inspect.signature(spec.config).parameters
         tokens = {f"{name}_token_id": number for name, number in special.items()}
         tokens = {name: number for name, number in tokens.items() if name in known or name in MARKS}
-        config = spec.config(**{"vocab_size": vocab_size, **start, **tokens, **given})
+        config = spec.config(**{"vocab_size": vocab_size, **spec.merged({**start, **tokens}, given)})
     except Exception as error:  # ours raise ValueError; those of transformers depend on the version
         raise UserError(f"train.model: {' '.join(str(error).split())}") from None
     if not isinstance(config.vocab_size, int):
@@ -148,7 +150,7 @@ def _without_grown(
 
 def has_untrained_pooler(init: Path) -> bool:
     """Whether the model in a folder has no pooler, or one that nothing has trained."""
-    return bool(_json_of(init).get(UNTRAINED_POOLER)) or not any(".pooler." in name for name, _ in _tensors(init))
+    return bool(_json_of(init).get(UNTRAINED_POOLER)) or not any(".pooler." in f".{name}" for name, _ in _tensors(init))
 
 
 def _weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -157,23 +159,53 @@ def _weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
-    """The tensors of model.safetensors in a folder, or of its parts, by name; a pickle is never opened.
+    """The tensors of model.safetensors in a folder, else of pytorch_model.bin, or of its parts, by name. Nothing in a
+    file is executed.
 
     Raises `UserError` if there is none, or one cannot be read.
     """
-    whole = folder / "model.safetensors"
-    paths = [whole] if whole.exists() else sorted(folder.glob("model-*-of-*.safetensors"))
+    found = (sorted(folder.glob(pattern)) for pattern in _WEIGHTS)
+    paths = next((paths for paths in found if paths), [])
     if not paths:
-        raise UserError(f"train.init: {folder} holds no model.safetensors; make the folder with `reread convert`")
+        raise UserError(
+            f"train.init: {folder} holds no model.safetensors or pytorch_model.bin; make the folder with `reread "
+            "convert`"
+        )
     for path in paths:
         try:
+            if path.suffix == ".bin":
+                yield from _in_pickle(path)
+                continue
             with safe_open(path, "pt") as file:
                 names = file.keys()
-                yield from ((name, partial(file.get_tensor, name)) for name in names)
-        except (SafetensorError, OSError) as error:
+                yield from ((present_name(name), partial(file.get_tensor, name)) for name in names)
+        except (SafetensorError, OSError, RuntimeError, EOFError) as error:
             raise UserError(
                 f"train.init: {path} cannot be read ({first_line(error)}); was it copied or downloaded completely?"
             ) from None
+
+
+_WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "pytorch_model.bin", "pytorch_model-*-of-*.bin")
+"""Globs of weights in a folder, in order of preference."""
+
+
+def _in_pickle(path: Path) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
+    """The tensors in a file of torch.save, read without executing it. Raises `UserError` for other content."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        state = None
+    if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
+        raise UserError(
+            f"train.init: {path} holds more than tensors, which is not read, since it may run code; `reread convert` "
+            "reads the training states of some programs"
+        )
+    yield from ((present_name(name), partial(lambda tensor: tensor, tensor)) for name, tensor in state.items())
+
+
+def present_name(name: str) -> str:
+    """BERT's first releases call the two vectors of a layer norm gamma and beta."""
+    return re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
 
 
 def _some(names: Sequence[str]) -> str:
@@ -312,12 +344,20 @@ def _config_of(spec: ModelSpec, init: Path) -> dict[str, Any]:
         raise UserError(
             f"train.init: {path} is of a model of type {kind}, not {spec.name}; {way_out(init, values, spec.name)}"
         )
+    _check_only(spec, values, f"train.init: {path}")
     try:
         own = {key: values[key] for key in spec.own_keys if key in values}
         marks = {key: values[key] for key in MARKS if isinstance(values.get(key), int)}
         return settings_of(spec.config, values) | own | marks
     except ValueError as error:
         raise UserError(f"train.init: {path}: {error}") from None
+
+
+def _check_only(spec: ModelSpec, values: Mapping[str, Any], where: str) -> None:
+    """Raises `UserError` for another value of a key that has one (`ModelSpec.only`)."""
+    for key, value in spec.only.items():
+        if values.get(key, value) != value:
+            raise UserError(f"{where}: {key} is {values[key]!r}, but {spec.name} is trained with {value!r} alone")
 
 
 def vocabulary_of(folder: Path) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from reread.preprocessing.errors import UserError
-from reread.training.models import MODELS
+from reread.training.models import MODELS, OURS
 from reread.training.models.conversion import Conversion
 
 TORCH = ("model.safetensors", "pytorch_model.bin", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -56,20 +56,18 @@ def forms_of(model: str, options: Mapping[str, Any]) -> tuple[Form, ...]:
     Its convert.py has them as FORMS, or makes them from options by `forms`. Raises `UserError` for options that are
     wrong, or that it does not take.
     """
-    checked, module = Conversion.parse(options, "convert"), _conversion(model)
+    checked = Conversion.parse(options, "convert")
+    module = import_module(f"reread.training.models.{model if model in OURS else 'hub'}.convert")
     forms: tuple[Form, ...]
     if hasattr(module, "forms"):
         forms = module.forms(checked)
     elif options:
-        takers = ", ".join(taker for taker in MODELS if hasattr(_conversion(taker), "forms"))
+        modules = {taker: import_module(f"reread.training.models.{taker}.convert") for taker in OURS}
+        takers = ", ".join(taker for taker, one in modules.items() if hasattr(one, "forms"))
         raise UserError(f"--{next(iter(options))}: not for {model}; models that take it: {takers}")
     else:
-        forms = module.FORMS
+        forms = module.FORMS if model in OURS else module.forms_of(model)
     return forms
-
-
-def _conversion(model: str) -> Any:
-    return import_module(f"reread.training.models.{model}.convert")
 
 
 def way_out(folder: Path, config: Mapping[str, Any], wanted: str = "") -> str:

@@ -6,6 +6,8 @@ from typing import Any, Literal, NamedTuple
 
 from transformers import PretrainedConfig, PreTrainedModel
 
+from reread.preprocessing.errors import UserError
+
 
 class OwnKey(NamedTuple):
     """A key of a configuration."""
@@ -41,13 +43,37 @@ class ModelSpec:
     compiles: bool = False
     """Whether torch.compile makes a few graphs of its layers that serve rows of all shapes (`train.compile`). Of a
     layer with more graphs than torch's limit it runs the rest uncompiled."""
+    paired: type[PreTrainedModel] | None = None
+    """Its class for rows that are pairs of sentences; None: it learns none."""
+    further: Mapping[str, type[PreTrainedModel]] = field(default_factory=dict)
+    """Objective -> its class for options of a task that the one in `heads`, transformers' own, has no head for."""
+    separates: bool = False
+    """Whether it reads the documents of a row apart (`PackedSettings.separate_documents`)."""
+    only: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of its configuration with the one value that is supported."""
+    merged: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] = lambda start, given: {**start, **given}
+    """(values of the start's configuration, a recipe's) -> those of the model."""
+    layer: str = ""
+    """The class of the layers that are compiled; default: those that the model names as not to be split."""
     usage: Mapping[str, str] = field(default_factory=dict)
     """Objective -> how an exported model is used, in Markdown, if that differs from the default."""
 
     @property
     def converted(self) -> type[PreTrainedModel]:
         """The class that `reread convert` makes."""
-        return next(iter(self.heads.values()))
+        return self.paired or next(iter(self.heads.values()))
+
+    def head(self, objective: str, data: Any) -> type[PreTrainedModel]:
+        """The class that learns an objective of `heads` from such data (its settings). Raises `UserError` for pairs if
+        it learns none."""
+        if getattr(data, "next_sentence", False):
+            if self.paired is None:
+                raise UserError(
+                    f"train.data.next_sentence: true, but {self.name} has no head for pairs of sentences; set "
+                    "it to false"
+                )
+            return self.paired
+        return self.further.get(objective, self.heads[objective]) if data.needs_own_head else self.heads[objective]
 
     def untrained(self, has_global_tokens: bool, config: Any) -> Mapping[str, str]:
         """`copied` for an objective without global tokens (`Objective.has_global_tokens`), or where these have no

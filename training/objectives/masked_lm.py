@@ -75,7 +75,7 @@ class MaskedLMObjective(RowObjective):
         # The model's inputs, and its logits at the masked positions
         labels = batch["labels"].reshape(-1)
         positions = np.flatnonzero(labels != IGNORED)  # on the host: a device would have to wait for their number
-        names = ["input_ids", "token_type_ids"]
+        names = ["input_ids", "token_type_ids", "documents"]
         inputs: dict[str, Tensor] = {name: self.put(batch[name]) for name in names if name in batch}
         tokens = batch["attention_mask"] != 0  # of booleans, whose values Longformer need not read
         if not tokens.all():  # kernels without a mask are faster, and more of them are fused

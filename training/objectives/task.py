@@ -254,7 +254,8 @@ class WindowReader:
     def forward(self, rows: Rows) -> Any:
         put = self.objective.put
         names = ["input_ids", "attention_mask"]
-        types = getattr(self.model.config, "type_vocab_size", 2)  # RoBERTa has one: both parts of a pair are of type 0
+        # RoBERTa has one type, of both parts of a pair, and ModernBERT none.
+        types = getattr(self.model.config, "type_vocab_size", 1)
         if types > 1 and not self.objective.data.text_only and rows["token_type_ids"].any():
             names.append("token_type_ids")
         names += self.objective.own_inputs

@@ -140,7 +140,7 @@ def _groups(named_parameters: Iterable[tuple[str, nn.Parameter]], settings: Opti
     of_head = (settings.head_learning_rate or settings.learning_rate) / settings.learning_rate
     groups: dict[tuple[bool, float, bool], list[nn.Parameter]] = {}
     for name, parameter in named:
-        plain = name.endswith("bias") or "LayerNorm" in name or "layer_norm" in name
+        plain = name.endswith("bias") or _NORM.search(name) is not None
         below = _layers_below_the_head(name, layers)
         scale = settings.layer_decay**below if below else of_head
         groups.setdefault((plain, scale, updated_whole(name, settings, parameter)), []).append(parameter)
@@ -156,14 +156,16 @@ def _groups(named_parameters: Iterable[tuple[str, nn.Parameter]], settings: Opti
     ]
 
 
-_LAYER = re.compile(r"\.layer\.(\d+)\.")
+_LAYER = re.compile(r"\.layers?\.(\d+)\.")
+_NORM = re.compile(r"LayerNorm|layer_norm|(?:^|[._])norm\.")
+"""The last two are ModernBERT's: `final_norm`, `head.norm`."""
 
 
 def _layers_below_the_head(name: str, layers: int) -> int:
     """1 for the top layer, `layers` for the lowest, one more for embeddings, 0 for the rest: heads and poolers."""
     if found := _LAYER.search(name):
         return layers - int(found[1])
-    return layers + 1 if ".embeddings." in name else 0
+    return layers + 1 if ".embeddings" in name else 0
 
 
 def _why_not_apex(settings: OptimizerSettings, mesh: Mesh, divided: bool = False) -> str | None:

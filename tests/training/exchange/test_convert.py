@@ -104,7 +104,7 @@ def test_what_cannot_be_converted_names_what_it_can_become(bert, tmp_path, caplo
     """`reread convert`, whose default is NEZHA, and a start; a BERT with NEZHA's own keys is a NEZHA."""
     source, out = bert[0], tmp_path / "out"
     config = json.loads((source / "config.json").read_text())
-    hint = r"`reread convert --model` makes ernie_doc or longformer of it$"
+    hint = r"`reread convert --model` makes ernie_doc or longformer or roberta of it$"
     with pytest.raises(UserError, match=f"weights of a model of type roberta cannot be converted to nezha; .*{hint}"):
         convert(source, out)
     with pytest.raises(UserError, match=f"is of a model of type roberta, not nezha; {hint}"):

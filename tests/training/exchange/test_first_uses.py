@@ -18,7 +18,7 @@ from reread.preprocessing.tokens.tokenizer import load_tokenizer
 from reread.preprocessing.tokens.vocabulary import train_vocabulary
 from reread.preprocessing.tokens.wordlevel import train_words
 from reread.training.exchange.export import write_huggingface
-from reread.training.models import MODELS, model_spec
+from reread.training.models import OURS, model_spec
 from reread.training.models.usage import usage_of
 from tests.training.models.test_heads import SIZES, build
 
@@ -39,7 +39,7 @@ SIZES_OF_WORDS = {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 24, "n_lay
 EXPORTS: list[tuple[str, str, dict[str, Any]]] = [
     *(
         (name, objective, {})
-        for name in MODELS
+        for name in OURS
         for objective in model_spec(name).heads
         if name != "longformer" or objective not in ("phrases", "coreference")  # which transformers has no class for
     ),

@@ -244,6 +244,10 @@ def test_a_bert_of_the_hub_becomes_a_longformer(hub: Hub, tmp_path: Path) -> Non
     convert(HubName("someone/bert", "main"), tmp_path / "long", "longformer", length=16, window=4)
     assert json.loads((tmp_path / "long" / "config.json").read_text())["attention_window"] == 4
     assert front_matter(tmp_path / "long")["base_model"] == "someone/bert"
+    convert(HubName("someone/bert", "main"), tmp_path / "same", "bert")  # or stays what it is
+    weights, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("same", "bert"))
+    assert weights.keys() - {"cls.predictions.decoder.bias"} == theirs.keys() and (tmp_path / "same/vocab.txt").exists()
+    assert all(torch.equal(weights[name], tensor) for name, tensor in theirs.items())
 
 
 # Pushing

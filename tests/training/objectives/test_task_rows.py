@@ -92,6 +92,11 @@ def gradient_of(objective: TaskObjective) -> tuple[float, list[Tensor]]:
     [
         *((model, kind, None) for model in MODELS for kind in TASKS),
         *((model, kind, "mean") for model in ("nezha", "ernie_doc") for kind in ("classify", "choose")),
+        ("bert", "choose", None),
+        ("roberta", "answer", None),
+        ("modernbert", "tag", None),
+        ("modernbert", "classify", "mean"),
+        ("electra", "phrases", None),
     ],
 )
 def test_padding_and_company_change_nothing(tokenizer: Path, model: str, kind: str, pooling: str | None) -> None:

@@ -38,6 +38,13 @@ class PackedSettings(MaskedSettings):
     copies: int = Field(default=10, ge=1, le=1_000_000)
     """Each epoch is one copy with its own cuts and masks; the copies repeat in turn."""
     masking: MaskingSettings = MaskingSettings()
+    separate_documents: bool = False
+    """Whether a token attends to its own document alone, whose positions begin anew, as transformers' encoders can
+    (bert, roberta, modernbert, electra); else to the whole row, as RoBERTa was trained."""
+
+    def blank(self, rows: int) -> Rows:
+        batch = super().blank(rows)
+        return batch | {"documents": np.zeros_like(batch["input_ids"])} if self.separate_documents else batch
 
 
 class _Stretch(NamedTuple):
@@ -90,6 +97,10 @@ class Packed(MaskedRows[PackedSettings]):
         ids[is_text] = np.concatenate([stretch.ids for stretch in stretches])
         flags = np.zeros(ids.shape, np.uint8)
         flags[is_text] = np.concatenate([stretch.flags for stretch in stretches])
+        if self.settings.separate_documents:
+            ended = np.zeros(ids.shape, np.int32)
+            ended[rows_ended, ends + 2] = 1  # a document ends with its [SEP]
+            rows["documents"] = np.where(rows["attention_mask"] == 1, ended.cumsum(axis=1, dtype=np.int32), -1)
         return rows | self._masked(ids, flags, is_text, lengths, keys)
 
     def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:

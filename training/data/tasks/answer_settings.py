@@ -63,6 +63,10 @@ class AnswerSettings(TaskSettings):
         return Given(question=self.question, evidence=self.is_marked)
 
     @property
+    def needs_own_head(self) -> bool:
+        return self.is_marked
+
+    @property
     def is_marked(self) -> bool:
         return self.form == "marked"
 

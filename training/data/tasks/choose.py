@@ -48,6 +48,10 @@ class ChooseSettings(PooledSettings):
         return Given(question=self.question, options=tuple(self.options))
 
     @property
+    def needs_own_head(self) -> bool:
+        return self.is_joined
+
+    @property
     def is_joined(self) -> bool:
         return self.form == "joined"
 

@@ -57,6 +57,10 @@ class TagSettings(TaskSettings):
     def overlaps(self) -> bool:
         return True
 
+    @property
+    def needs_own_head(self) -> bool:
+        return self.crf
+
     def found_in(self, train: Sequence[TagExample]) -> dict[str, Any]:
         return {"split": self.split or split_of(train)}
 

@@ -61,4 +61,5 @@ SPEC = ModelSpec(
     TENSOR_PLAN,
     flops,
     compiles=True,
+    paired=NezhaForPreTraining,
 )

@@ -210,3 +210,16 @@ def test_fingerprint_names_what_decides_rows(corpus: Corpus, tmp_path: Path) -> 
     ]
     assert len({packed(corpus).fingerprint, *(other.fingerprint for other in others)}) == 6
     assert packed(corpus).vocab_size == VOCABULARY
+
+
+def test_documents_that_are_read_apart_are_numbered_from_sep_to_sep(corpus: Corpus) -> None:
+    """Also where one ends with the row, which is otherwise the same; a split of less than a row has padding."""
+    plain, numbers = packed(corpus), np.arange(60)
+    apart = packed(corpus, separate_documents=True).rows(numbers)
+    documents = apart.pop("documents")
+    assert same(plain.rows(numbers), apart)
+    assert (documents[:, 0] == 0).all() and documents.max() > 1
+    assert np.array_equal(np.diff(documents, axis=1) == 1, originals(apart)[:, :-1] == SPECIAL["sep"])
+    assert set(np.diff(documents, axis=1).ravel().tolist()) == {0, 1}
+    long = packed(corpus, separate_documents=True, sequence_length=1 << 16).rows(np.arange(1))
+    assert np.array_equal(long["documents"] == -1, long["attention_mask"] == 0)

@@ -1,0 +1,1 @@
+"""Encoders of transformers, trained as themselves: its classes, configurations and names, without code of ours."""
