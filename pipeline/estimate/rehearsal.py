@@ -6,6 +6,7 @@ memory-efficient kernel (on V100 the only fused one; flash saves the same), drop
 works on lists of tensors. What a kernel takes for itself is not seen.
 """
 
+import functools
 import math
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -124,7 +125,7 @@ class Ledger(TorchDispatchMode):
         self._values = WeakTensorKeyDictionary()
         """Values of tensors of integers and booleans, as far as they are known."""
         self._calls: dict[tuple[Any, ...], _Call] = {}
-        """What calls made, by function and `_signature`."""
+        """What calls made, by `_signature`."""
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -142,7 +143,7 @@ class Ledger(TorchDispatchMode):
                 return indices
         inputs = _tensors((args, kwargs))
         self._know(inputs)
-        called = function, *_signature(args, kwargs, inputs)
+        called = _signature(function, args, kwargs, inputs)
         call = self._calls.get(called)
         output = call.repeated(inputs) if call and call.results else function(*args, **kwargs)
         made = _tensors(output)
@@ -151,7 +152,7 @@ class Ledger(TorchDispatchMode):
         new = self._count_all(made)
         if call is None:
             work = self._work(function, args, kwargs, inputs, output, new)
-            resized = called[1:] != _signature(args, kwargs, inputs)
+            resized = called != _signature(function, args, kwargs, inputs)
             results = None if resized else _results(inputs, output)
             call = self._calls[called] = _Call(results, isinstance(output, tuple | list), work)
         if call.work:
@@ -279,13 +280,21 @@ class _Call(NamedTuple):
         return made if self.several else made[0]
 
 
-def _signature(args: Any, kwargs: dict[str, Any], inputs: Sequence[Tensor]) -> tuple[Any, ...]:
+def _signature(function: Any, args: Any, kwargs: dict[str, Any], inputs: Sequence[Tensor]) -> tuple[Any, ...]:
     """What the result and the work of a call depend on: its arguments, tensors by their form, and which are the same.
 
-    Types stand beside numbers, as 1 == 1.0 == True."""
+    Types stand beside numbers, as 1 == 1.0 == True. The seed of a kernel's dropout is left out."""
     places: dict[tuple[Any, ...], int] = {}
     same = tuple(places.setdefault(_location(one), number) for number, one in enumerate(inputs))
-    return same, _form(args), _form(tuple(kwargs.items()))
+    seed = _seed_at(function)
+    if seed is not None:
+        args = *args[:seed], *args[seed + 1 :]
+    return function, same, _form(args), _form(tuple(kwargs.items()))
+
+
+@functools.cache
+def _seed_at(function: Any) -> int | None:
+    return next((number for number, one in enumerate(function._schema.arguments) if one.name == "seed"), None)
 
 
 def _form(tree: Any) -> Any:
@@ -300,13 +309,14 @@ def _results(inputs: Sequence[Tensor], output: Any) -> list[int | tuple[Any, ...
     """The results of a call for `_Call`; None where one is a view, or not on the meta device."""
     found: list[int | tuple[Any, ...] | None] = []
     older = {one.untyped_storage()._cdata for one in inputs}
+    numbers = {id(one): number for number, one in enumerate(inputs)}
     for one in output if isinstance(output, tuple | list) else [output]:
         if one is None:
             found.append(None)
         elif not isinstance(one, Tensor) or not one.is_meta:
             return None
-        elif any(one is other for other in inputs):
-            found.append(next(number for number, other in enumerate(inputs) if one is other))
+        elif id(one) in numbers:
+            found.append(numbers[id(one)])
         elif one.untyped_storage()._cdata in older or one.storage_offset():
             return None
         else:

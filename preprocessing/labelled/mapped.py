@@ -233,16 +233,16 @@ def write_examples(examples: Iterable[Example], writer: ArrayWriter) -> MappedEx
     records = bytearray()
     for one in examples:
         values = _values(one)
-        text = ",".join([str(kinds.setdefault(type(one).__name__, len(kinds))), *map(_encoded, values)])
-        record = f"[{text}]".encode("utf-8", "surrogatepass")
-        records += record
+        kind = str(kinds.setdefault(type(one).__name__, len(kinds)))
+        before = len(records)
+        records += f"[{','.join([kind, *map(_encoded, values)])}]".encode("utf-8", "surrogatepass")
+        begins.append(begins[-1] + len(records) - before)
         if len(records) >= _TOGETHER:
-            writer.append("records", np.frombuffer(bytes(records), np.uint8))
-            records.clear()
-        begins.append(begins[-1] + len(record))
+            writer.append("records", np.frombuffer(records, np.uint8))
+            records = bytearray()
         summary.add(one)
         fingerprint.add(type(one), values)
-    writer.append("records", np.frombuffer(bytes(records), np.uint8))
+    writer.append("records", np.frombuffer(records, np.uint8))
     writer.append("begins", np.frombuffer(begins, np.int64))
     facts = {"kinds": [*kinds], "summary": vars(summary), "fingerprint": fingerprint.hex()}
     return MappedExamples(Arrays(writer.mapped(), facts))
