@@ -167,7 +167,8 @@ class Manifest:
                 found.append((int(of[np.flatnonzero(wrong)[0]]), fault))
 
         values = blocks.view(np.int64).reshape(-1, len(BLOCK.names or ()))
-        look(((values < 0) | (values > size[:, None])).any(1), shard_of, "a block ends after its shard")
+        outside: NDArray[np.bool_] = (values < 0) | (values > size[:, None])
+        look(outside.any(axis=1), shard_of, "a block ends after its shard")
         for name in ("documents", "tokens"):
             sums = np.diff(np.append(0, np.cumsum(blocks[name]))[borders])
             stated = np.array([getattr(shard, name) for shard in self.shards], np.int64)
@@ -184,7 +185,7 @@ class Manifest:
             some = slice(begin, begin + _BLOCKS_AT_ONCE)
             more = self.index.chunks[some] - blocks["documents"][some, None]
             wrong = (more < 0) | (more > blocks["tokens"][some, None] // steps)
-            look(wrong.any(1), shard_of[some], f"{INDEX} has an impossible number of chunks")
+            look(wrong.any(axis=1), shard_of[some], f"{INDEX} has an impossible number of chunks")
         if found:
             shard, fault = min(found, key=lambda one: one[0])  # the first fault of the first shard that has any
             return f"{self.shards[shard].name}: {fault}"
