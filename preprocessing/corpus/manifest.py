@@ -168,7 +168,7 @@ class Manifest:
 
         values = blocks.view(np.int64).reshape(-1, len(BLOCK.names or ()))
         outside: NDArray[np.bool_] = (values < 0) | (values > size[:, None])
-        look(outside.any(axis=1), shard_of, "a block ends after its shard")
+        look(np.logical_or.reduce(outside, axis=1), shard_of, "a block ends after its shard")
         for name in ("documents", "tokens"):
             sums = np.diff(np.append(0, np.cumsum(blocks[name]))[borders])
             stated = np.array([getattr(shard, name) for shard in self.shards], np.int64)
