@@ -18,6 +18,8 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -33,6 +35,7 @@ _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 _INDEX = "index.json"
 _HELD = 1 << 16
 """Values that are written together."""
+_NPY = np.lib.format.magic(1, 0)
 _ZIP_LENGTHS_AT = 26
 """The byte of a member's header in a zip file with the lengths of its name and of its extra field, which follow."""
 
@@ -168,16 +171,22 @@ def mapped_member(archive: zipfile.ZipFile, name: str, data: mmap.mmap) -> NDArr
     member = archive.getinfo(name)
     if member.compress_type != zipfile.ZIP_STORED:
         raise ValueError(f"{name} is compressed")
-    with archive.open(member) as file:
-        if np.lib.format.read_magic(file) != (1, 0):
-            raise ValueError(f"{name} has another version")
-        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
-        header = file.tell()
-    if (is_fortran and len(shape) > 1) or dtype.hasobject:
-        raise ValueError(f"{name} holds another array")
     lengths = struct.unpack_from("<HH", data, member.header_offset + _ZIP_LENGTHS_AT)
     begin = member.header_offset + _ZIP_LENGTHS_AT + 4 + sum(lengths)
-    return np.ndarray(shape, dtype, data, begin + header)
+    if data[begin : begin + len(_NPY)] != _NPY:
+        raise ValueError(f"{name} has another version")
+    begin += len(_NPY) + 2
+    header = data[begin - 2 : begin + int.from_bytes(data[begin - 2 : begin], "little")]
+    shape, is_fortran, dtype = _npy_header(header)
+    if (is_fortran and len(shape) > 1) or dtype.hasobject:
+        raise ValueError(f"{name} holds another array")
+    return np.ndarray(shape, dtype, data, begin + len(header) - 2)
+
+
+@lru_cache(4096)
+def _npy_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether Fortran's order, and type: numpy parses them as Python, .3 ms, and corpora have many the same."""
+    return np.lib.format.read_array_header_1_0(BytesIO(header))
 
 
 @contextmanager

@@ -265,18 +265,17 @@ class Estimator:
         """The arrangement with the largest micro-batch that fits; None if a single row does not fit."""
         if not self._state_fits(tensor):
             return None
-        rows, most = self._split(tensor)[1], max(1, self.most_tokens // self.train.data.sequence_length)
-        largest = self.arrangement(tensor, -(-rows // -(-rows // most)), checkpointing)
-        if largest.fits:
-            return largest
         one = self.arrangement(tensor, 1, checkpointing)
         if not one.fits:
             return None
-        few = self.arrangement(tensor, 8, checkpointing)
-        more = max(few.footprint.micro_batch - 1, 1)
-        a_row = (few.footprint.within - one.footprint.within) / more
-        room = one.limit - (one.bytes - one.footprint.passing) - one.footprint.within
-        most = min(most, 1 + int(room / a_row) if a_row > 0 else rows)
+        rows, most = one.rows, max(1, self.most_tokens // self.train.data.sequence_length)
+        room = one.limit - (one.bytes - one.footprint.passing)
+        if -(-rows // -(-rows // most)) * one.footprint.within > room:  # else the most rows fit: a row more takes less
+            room -= one.footprint.within
+            few = self.arrangement(tensor, 8, checkpointing)
+            more = max(few.footprint.micro_batch - 1, 1)
+            a_row = (few.footprint.within - one.footprint.within) / more
+            most = min(most, 1 + int(room / a_row) if a_row > 0 else rows)
         pieces = -(-rows // most)
         while True:  # memory is almost linear in the rows, so the first or second try fits
             found = self.arrangement(tensor, -(-rows // pieces), checkpointing)

@@ -54,4 +54,5 @@ def map_file(path: Path, *, in_use: bool = False) -> mmap.mmap:
 def read_ahead(mapped: mmap.mmap, start: int, stop: int) -> None:
     """Ask the kernel to read bytes start..stop of a file that `map_file` mapped, without waiting for them."""
     start -= start % mmap.PAGESIZE
-    _LIBC.madvise(ctypes.addressof(cast(ctypes.Array[ctypes.c_char], mapped)) + start, stop - start, mmap.MADV_WILLNEED)
+    address = ctypes.addressof(cast("ctypes.Array[ctypes.c_char]", mapped))
+    _LIBC.madvise(address + start, stop - start, mmap.MADV_WILLNEED)

@@ -21,6 +21,8 @@ log = logging.getLogger("reread")
 
 _MANY_BLOCKS = 1024
 """For fewer blocks, reading the lengths of all documents takes less than a second."""
+_DOCUMENTS_AT_ONCE = 1 << 17
+"""Documents whose lengths are looked at together, some megabytes: a shard has a hundred or a million of them."""
 
 
 class Corpus:
@@ -131,11 +133,14 @@ class Corpus:
         """`chunk_counts` by the lengths of all documents; one shard after another is mapped for it."""
         if self.blocks > _MANY_BLOCKS:
             log.info("%s: reads the lengths of all documents, since its index has none for %d", self.location, longest)
-        counts = np.empty(self.blocks, np.uint32)
+        counts, read, begin = np.empty(self.blocks, np.uint32), list[bytes](), 0
         for name, (first, stop) in zip(self._names, pairwise(self._first_block.tolist()), strict=True):
             if first < stop:
-                counts[first:stop] = self._chunks_of_shard(first, stop, longest)
+                read.append(self._offsets(first, stop))
                 self._files.release(name)
+            if begin < stop and (stop == self.blocks or self._first[stop] - self._first[begin] >= _DOCUMENTS_AT_ONCE):
+                counts[begin:stop] = self._chunks_by_offsets(b"".join(read), begin, stop, longest)
+                read, begin = [], stop
         return counts
 
     @property
@@ -159,17 +164,24 @@ class Corpus:
         """Read everything once; raises `UserError` for the first page that was altered."""
         self._pages.verify()
 
-    def _chunks_of_shard(self, first: int, stop: int, longest: int) -> NDArray[np.int64]:
-        """`chunk_counts` of the blocks first..stop of one shard.
+    def _offsets(self, first: int, stop: int) -> bytes:
+        """`block_offsets` of the blocks first..stop of one shard, one after the other, without verifying them."""
+        mapped, begins = self.map(first), self._offsets_at[first:stop]
+        ends = begins + 8 * (np.diff(self.block_documents[first : stop + 1]) + 1)
+        ranges = [*zip(begins.tolist(), ends.tolist(), strict=True)]
+        ahead = 0
+        for begin, end in ranges:
+            if end > ahead:  # not in a page that was asked for
+                read_ahead(mapped, begin, end)
+                ahead = end + -end % mmap.PAGESIZE
+        return b"".join([mapped[begin:end] for begin, end in ranges])
+
+    def _chunks_by_offsets(self, read: bytes, first: int, stop: int, longest: int) -> NDArray[np.int64]:
+        """`chunk_counts` of the blocks first..stop, by their `_offsets`.
 
         Pages are verified only where lengths cannot be right, since this reads a little of each of many pages.
         """
-        mapped, documents = self.map(first), np.diff(self.block_documents[first : stop + 1])
-        begins = self._offsets_at[first:stop]
-        ranges = [*zip(begins.tolist(), (begins + 8 * (documents + 1)).tolist(), strict=True)]
-        for begin, end in ranges:
-            read_ahead(mapped, begin, end)
-        offsets = np.frombuffer(b"".join(mapped[begin:end] for begin, end in ranges), np.int64)
+        documents, offsets = np.diff(self.block_documents[first : stop + 1]), np.frombuffer(read, np.int64)
         ends = np.cumsum(documents + 1)
         lengths = np.delete(np.diff(offsets), ends[:-1] - 1)  # not from one block to the next
         borders = np.append(0, np.cumsum(documents))

@@ -1,5 +1,8 @@
 """Checks that the examples of every format have to pass."""
 
+from collections.abc import Mapping
+from itertools import chain
+
 from reread.preprocessing.errors import CONTROL
 from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.file import LabelledFile
@@ -12,19 +15,20 @@ _SHOWN = 60
 
 def sound(source: LabelledFile, example: Example) -> Example | None:
     """The example, with misplaced answers marked; None if it cannot be used. Mistakes are reported to `source`."""
-    for name, text in example.texts.items():
+    texts = example.texts
+    for name, text in texts.items():
         if not text.strip():
             source.mistake(example.location, f"{name} is empty; delete the example or fill it in")
             return None
-    if reason := _broken_character(example) or example.problem:
+    if reason := _broken_character(example, texts) or example.problem:
         source.mistake(example.location, reason)
         return None
     return example.checked(source)
 
 
-def _broken_character(example: Example) -> str | None:
+def _broken_character(example: Example, texts: Mapping[str, str]) -> str | None:
     """The reason why a character of a text or a name would break files or pages that show it; None if none would."""
-    for name, text in {**example.texts, **example.others}.items():
+    for name, text in chain(texts.items(), example.others.items()):
         if "\0" in text:
             return f"{name} holds a NUL character; delete it"
         if not text.isascii() and _is_broken(text):

@@ -146,8 +146,8 @@ class LabelledFile:
         with self.open() if self.is_plain else nullcontext(io.BytesIO(self.data)) as stream:
             first = stream.readline()
             first = first.removeprefix(self._mark(first))
-            for number, line in enumerate(chain([first] if first else [], stream), 1):  # there may be millions
-                yield number, line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n")
+            lines = chain([first] if first else [], stream)  # there may be millions
+            yield from enumerate(map(_without_end, lines), 1)
 
     def decode(self, data: bytes, location: str) -> str | None:
         """`data` as text; None, with a mistake recorded, if it is not UTF-8."""
@@ -258,6 +258,10 @@ def _number(value: Any) -> float:
     if not math.isfinite(number):
         raise ValueError(f"label {value!r} is not a number, which `task.answer=number` needs")
     return number
+
+
+def _without_end(line: bytes) -> bytes:
+    return line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n")
 
 
 def _not_utf8(error: UnicodeDecodeError) -> str:

@@ -9,6 +9,7 @@ from functools import cache, cached_property, lru_cache, singledispatch
 from hashlib import md5
 from itertools import chain, pairwise
 from json.encoder import encode_basestring
+from operator import attrgetter
 from typing import Any, overload
 
 import numpy as np
@@ -41,19 +42,19 @@ _decode = json.JSONDecoder().raw_decode
 
 
 @cache
-def _fields(kind: type[Example]) -> tuple[str, ...]:
-    return tuple(one.name for one in fields(kind))
+def _getter(kind: type[Example]) -> Callable[[Example], Any]:
+    return attrgetter(*(one.name for one in fields(kind)))
 
 
 @cache
-def _added(kind: type[Example]) -> tuple[tuple[bool, Any], ...]:
-    """For each field whether it is `ADDED`, and its default."""
-    return tuple((bool(one.metadata), one.default) for one in fields(kind))
+def _added(kind: type[Example]) -> dict[int, Any]:
+    """The numbers of the fields that are `ADDED`, with their defaults."""
+    return {number: one.default for number, one in enumerate(fields(kind)) if one.metadata}
 
 
-def _values(example: Example) -> list[Any]:
+def _values(example: Example) -> tuple[Any, ...]:
     """The values of the fields: id, location, and those of its kind."""
-    return [getattr(example, name) for name in _fields(type(example))]
+    return _getter(type(example))(example)  # type: ignore[no-any-return]
 
 
 class Summary:
@@ -96,13 +97,11 @@ class Fingerprint:
         for one in examples:
             self.add(type(one), _values(one))
 
-    def add(self, kind: type[Example], values: list[Any]) -> None:
+    def add(self, kind: type[Example], values: Sequence[Any]) -> None:
         """Add the example of this class with these `_values`; `ADDED` fields count if they have another value."""
-        identity, _, *others = [
-            value
-            for value, (is_added, default) in zip(values, _added(kind), strict=True)
-            if not is_added or value != default
-        ]
+        identity, _, *others = values
+        if added := _added(kind):
+            others = [one for number, one in enumerate(others, 2) if number not in added or one != added[number]]
         self._digest.update(repr((identity, others)).encode(errors="surrogatepass"))
 
     def hex(self) -> str:
@@ -234,16 +233,16 @@ def write_examples(examples: Iterable[Example], writer: ArrayWriter) -> MappedEx
     records = bytearray()
     for one in examples:
         values = _values(one)
-        text = ",".join([str(kinds.setdefault(type(one).__name__, len(kinds))), *map(_encoded, values)])
-        record = f"[{text}]".encode("utf-8", "surrogatepass")
-        records += record
+        kind = str(kinds.setdefault(type(one).__name__, len(kinds)))
+        before = len(records)
+        records += f"[{','.join([kind, *map(_encoded, values)])}]".encode("utf-8", "surrogatepass")
+        begins.append(begins[-1] + len(records) - before)
         if len(records) >= _TOGETHER:
-            writer.append("records", np.frombuffer(bytes(records), np.uint8))
-            records.clear()
-        begins.append(begins[-1] + len(record))
+            writer.append("records", np.frombuffer(records, np.uint8))
+            records = bytearray()
         summary.add(one)
         fingerprint.add(type(one), values)
-    writer.append("records", np.frombuffer(bytes(records), np.uint8))
+    writer.append("records", np.frombuffer(records, np.uint8))
     writer.append("begins", np.frombuffer(begins, np.int64))
     facts = {"kinds": [*kinds], "summary": vars(summary), "fingerprint": fingerprint.hex()}
     return MappedExamples(Arrays(writer.mapped(), facts))

@@ -65,10 +65,16 @@ class FastWordPiece:
         return encoder if encoder.agrees() else None
 
     def encode_each(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
-        """The ids [n] of each text. All are encoded at once, since a line end parts words and has no token."""
-        ids, starts = self.encode("\n".join(texts))
-        ends = np.cumsum([len(text) + 1 for text in texts])
-        return np.split(ids, np.searchsorted(starts, ends[:-1]))
+        """The ids [n] of each text. All are encoded at once, since a line end parts words and has no token.
+
+        Where tokens begin is kept of no more than a piece.
+        """
+        ends = np.cumsum([len(text) + 1 for text in texts])[:-1]
+        ids, before = [np.zeros(0, np.uint32)], np.zeros(len(ends), np.int64)
+        for piece_ids, piece_starts in self._encoded("\n".join(texts)):
+            ids.append(piece_ids)
+            before += np.searchsorted(piece_starts, ends)
+        return np.split(np.concatenate(ids), before)
 
     def agrees(self) -> bool:
         """Whether a short text of difficult characters gives the same tokens as `backend`."""
@@ -79,11 +85,16 @@ class FastWordPiece:
     def encode(self, text: str) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Token ids [n], and the first character [n] of each token in `text`."""
         ids, starts = [np.zeros(0, np.uint32)], [np.zeros(0, np.int64)]
-        for begin, codes, kinds in self._pieces(text):
-            piece_ids, piece_starts = self._encode_piece(text[begin : begin + len(codes)], codes, kinds)
+        for piece_ids, piece_starts in self._encoded(text):
             ids.append(piece_ids)
-            starts.append(piece_starts + begin)
+            starts.append(piece_starts)
         return np.concatenate(ids), np.concatenate(starts)
+
+    def _encoded(self, text: str) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64]]]:
+        """`encode` of each piece of the text, with characters counted from the text's beginning."""
+        for begin, codes, kinds in self._pieces(text):
+            ids, starts = self._encode_piece(text[begin : begin + len(codes)], codes, kinds)
+            yield ids, starts + begin
 
     def _pieces(self, text: str) -> Iterator[tuple[int, NDArray[np.uint32], NDArray[np.int32]]]:
         """(begin, code points [n], their kinds [n]) of each piece of the text; no piece ends within a run."""

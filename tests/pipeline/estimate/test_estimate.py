@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from transformers import BertConfig, BertForPreTraining, RobertaConfig, RobertaForMaskedLM
 
 from reread.pipeline.estimate import arrangement as arrangement_module
+from reread.pipeline.estimate import rehearsal
 from reread.pipeline.estimate.arrangement import Estimator
 from reread.pipeline.estimate.disk import corpus_size, vocabulary
 from reread.pipeline.estimate.hardware import FRAGMENTED_SHARE, GIB, cluster, gpu_named, network_named
@@ -330,12 +331,36 @@ def test_machines_are_full() -> None:
     assert cluster(4, "v100-32g", 8, "ib100").nodes == 1
 
 
-def pretended(state_gib: float, row_gib: float, monkeypatch, operations: int = 0) -> None:
-    """Rehearsals by formula: state split over tensor ranks, a row's activations half so, a tenth with checkpointing."""
+def test_calls_that_are_alike_are_made_once(monkeypatch) -> None:
+    """Further layers ask torch for no more than the first three, and nothing differs from asking for each call."""
+    asked: list[Any] = []
+    work_of = rehearsal.work_of
+    monkeypatch.setattr(rehearsal, "work_of", lambda *given: asked.append(given[0]) or work_of(*given))
+
+    def of(layers: int) -> tuple[Footprint, int]:
+        asked.clear()
+        values = train_values("nowhere")
+        values["model"] |= {"num_hidden_layers": layers, "vocab_size": 100}
+        return rehearsed(values, 100), len(asked)
+
+    few, many = of(3), of(6)
+    assert few[1] == many[1]
+    monkeypatch.setattr(rehearsal, "_signature", lambda *_: (object(),))
+    one_by_one = of(6)
+    assert one_by_one[0] == many[0]
+    assert one_by_one[1] > 2 * many[1]
+
+
+def pretended(state_gib: float, row_gib: float, monkeypatch, operations: int = 0) -> list[int]:
+    """Rehearsals by formula: state split over tensor ranks, a row's activations half so, a tenth with checkpointing.
+
+    Returns the micro-batches that are rehearsed from now on."""
+    rehearsed: list[int] = []
 
     def rehearse(*_: Any, tensor: int, micro_batch: int, checkpointing: bool, **__: Any) -> Footprint:
         if 12 % tensor:
             raise UserError(f"12 heads do not divide by {tensor}")
+        rehearsed.append(micro_batch)
         numbers: dict[str, Any] = dict.fromkeys(Footprint.__dataclass_fields__, 0)
         numbers["weights"] = int(state_gib * 2**30 / tensor)
         a_row = row_gib * (0.5 + 0.5 / tensor) * (0.1 if checkpointing else 1.0)
@@ -345,6 +370,7 @@ def pretended(state_gib: float, row_gib: float, monkeypatch, operations: int = 0
         return Footprint(**numbers)
 
     monkeypatch.setattr(arrangement_module, "rehearse", rehearse)
+    return rehearsed
 
 
 @pytest.mark.parametrize(
@@ -406,6 +432,22 @@ def test_what_fits_nowhere_is_one_line_with_the_way_out(monkeypatch) -> None:
     pretended(2000, 0.1, monkeypatch)
     with pytest.raises(UserError, match=r"one row of 128 tokens with tensor size 4 .* take a GPU with more memory"):
         estimator_of("nezha-base").choose()
+
+
+@pytest.mark.parametrize(
+    ("row", "micro_batches"),
+    [
+        (400.0, [1, 1]),  # a row alone does not fit, and with checkpointing it does not either
+        (0.02, [1, 180]),
+        (0.2, [1, 8, 90]),  # the most rows, which do not fit, are not rehearsed
+    ],
+)
+def test_no_more_is_rehearsed_than_decides(row, micro_batches, monkeypatch) -> None:
+    found = pretended(2, row, monkeypatch)
+    estimator = estimator_of("nezha-base", gpus=80)
+    for checkpointing in (False, True) if row > 100 else (False,):
+        estimator._largest(1, checkpointing)
+    assert found == micro_batches
 
 
 def test_fewer_rows_than_processes_is_one_line_with_the_way_out() -> None:

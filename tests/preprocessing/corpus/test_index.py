@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reread.preprocessing import arrays
 from reread.preprocessing.corpus import FORMAT_VERSION, INDEX, PAGE, Corpus, Manifest, ShardWriter, reader
 from reread.preprocessing.corpus import shards as shards_module
 from reread.preprocessing.corpus.index import CHUNK_LENGTHS, chunk_counts
@@ -221,6 +222,32 @@ def test_the_chunks_of_each_block_are_known_without_reading_it(
     borders = pairwise(corpus.block_documents.tolist())
     assert counts.tolist() == [sum(1 + max(0, -((longest - n) // stride)) for n in lengths[a:b]) for a, b in borders]
     assert chunk_counts(np.array(lengths), longest).sum() == counts.sum()
+
+
+@pytest.mark.parametrize(("at_once", "computed"), [(1, 2), (301, 1)])
+def test_the_chunks_of_several_shards_are_counted_together(
+    large: Path, at_once: int, computed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pages of offsets are asked for once: those of a block are less than one."""
+    calls, asked = [], []
+    count, read_ahead = reader.chunk_counts, reader.read_ahead
+    monkeypatch.setattr(reader, "_DOCUMENTS_AT_ONCE", at_once)
+    monkeypatch.setattr(reader, "chunk_counts", lambda *given: calls.append(given) or count(*given))
+    monkeypatch.setattr(reader, "read_ahead", lambda *given: asked.append(given) or read_ahead(*given))
+    corpus = Corpus(large)
+    assert corpus.chunk_counts(300).tolist() == [100 * (1 + -(-700 // 263))] * 6
+    assert len(calls) == computed
+    assert len(asked) <= corpus.blocks
+
+
+def test_the_header_of_an_array_is_parsed_once_for_all_corpora(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = []
+    parse = np.lib.format.read_array_header_1_0
+    monkeypatch.setattr(np.lib.format, "read_array_header_1_0", lambda file: parsed.append(file) or parse(file))
+    arrays._npy_header.cache_clear()
+    read = [Corpus(large).block_documents.tolist() for _ in range(3)]
+    assert read[0] == read[1] == read[2] == list(range(0, 601, 100))
+    assert len(parsed) == 3  # blocks, chunks and pages
 
 
 def test_lengths_that_cannot_be_are_refused_before_they_are_used(tmp_path: Path) -> None:

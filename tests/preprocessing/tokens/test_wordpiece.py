@@ -2,6 +2,7 @@
 
 import lzma
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -141,6 +142,21 @@ def test_a_table_that_is_wrong_is_noticed(fast: FastWordPiece) -> None:
     broken = FastWordPiece(fast._backend)
     broken._kinds[ord("中")] += 1
     assert not broken.agrees()
+
+
+def test_many_texts_take_ten_bytes_a_token(fast: FastWordPiece, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a piece and, twice, the ids of all; where tokens begin took sixteen more. Pieces end within texts."""
+    texts = ["中文" * 100_000, "一回，" * 50_000]
+    tracemalloc.start()
+    found = fast.encode_each(texts)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [len(ids) for ids in found] == [len(text) for text in texts]
+    assert peak < 10 * sum(map(len, texts)) + (2 << 20)  # a text of all characters, two bytes each, and a piece
+    monkeypatch.setattr(fast_wordpiece, "PIECE_CHARACTERS", 3)
+    short = ["ab ab中文", "", "don't一", "中", " ", "文ab"]
+    for text, ids in zip(short, fast.encode_each(short), strict=True):
+        np.testing.assert_array_equal(ids, encode_by_tokenizers(fast._backend, text)[0], err_msg=repr(text))
 
 
 @pytest.mark.slow

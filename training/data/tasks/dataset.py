@@ -225,9 +225,13 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         """Raises `UserError` if question and option leave no room in a window."""
         settings = self.settings
         longest = len(ids) if settings.longest is None else settings.longest
-        shown = [self._shown(option, min(len(ids), longest)) for option in options]
-        unread = max(0, len(ids) - longest) + _tokens(options) - _tokens(shown)
-        occupied = max(self.framing.special(len(option)) + sum(map(len, option)) for option in shown)
+        unread = max(0, len(ids) - longest)
+        if any(options):
+            shown = [self._shown(option, min(len(ids), longest)) for option in options]
+            unread += _tokens(options) - _tokens(shown)
+            occupied = max(self.framing.special(len(option)) + sum(map(len, option)) for option in shown)
+        else:  # a text alone, as most are
+            shown, occupied = options, self.framing.special(0)
         room = settings.sequence_length - occupied
         if room < 1:
             raise UserError(
