@@ -48,7 +48,7 @@ def show(name: str, overrides: list[str]) -> None:
     values = recipe_values(name, overrides, "train")
     chosen, computed = values, values
     if _is_whole(values):
-        chosen = Recipe.parse(values, f"recipe {name}").model_dump(mode="json")
+        chosen = parsed(values, f"recipe {name}").model_dump(mode="json")
     elif values["train"].get("init") is None or values["train"]["data"].get("train") is None:
         log.info("more follows from the model and the examples: init=FOLDER task.train=FILE task.dev=FILE")
     else:
@@ -66,6 +66,8 @@ def show(name: str, overrides: list[str]) -> None:
     def origin(path: tuple[str, ...]) -> str:
         if tokens is not None and path[0] == "train" and path[1] in BATCH:
             return f"of batch_tokens={tokens}"
+        if values.get("phases") and path == ("train", "steps"):
+            return "of phases"
         if not _holds(values, path):
             return "from init and examples" if _holds(computed, path) else "default"
         return next((label for label, given in reversed(layers) if _holds(given, path)), "default")
