@@ -60,6 +60,7 @@ OTHER: dict[str, dict[str, Any]] = {
         **COMMON,
         "form": "marked",
         "evidence_paragraphs": 2,
+        "answers": False,
         "occurrences": "all",
         "without": "skip",
         "no_answer": 0.01,
@@ -143,7 +144,8 @@ def example(task: str, number: int, generator: np.random.Generator) -> dict[str,
 def settings_of(model: str, task: str) -> dict[str, Any]:
     """The settings of `OTHER` that this task and model can have: those that decide how a text is read."""
     kind = task if task in OTHER else "classify"
-    without = {"columns", "frame", "form", "shuffled"}  # tests/training/objectives/test_joined.py and test_marked.py
+    # tests/training/objectives/test_joined.py and test_marked.py have `form` and what belongs to it
+    without = {"columns", "frame", "form", "answers", "shuffled"}
     if model not in ("nezha", "ernie_doc", "modernbert"):
         without.add("pooling")
     if task != "set":
