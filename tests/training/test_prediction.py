@@ -60,6 +60,7 @@ OTHER: dict[str, dict[str, Any]] = {
         **COMMON,
         "form": "marked",
         "evidence_paragraphs": 2,
+        "answers": False,
         "occurrences": "all",
         "without": "skip",
         "no_answer": 0.01,
@@ -79,6 +80,7 @@ OTHER: dict[str, dict[str, Any]] = {
             "question": "why?",
             "options": ["x", "y"],
             "question_option_length": 9,
+            "shuffled": True,
         },
     },
     "rank": {**COMMON, "pooling": "mean", "passages": 3, "loss": "binary", "irrelevant": 0.5},
@@ -142,7 +144,8 @@ def example(task: str, number: int, generator: np.random.Generator) -> dict[str,
 def settings_of(model: str, task: str) -> dict[str, Any]:
     """The settings of `OTHER` that this task and model can have: those that decide how a text is read."""
     kind = task if task in OTHER else "classify"
-    without = {"columns", "frame", "form"}  # tests/training/objectives/test_joined.py and test_marked.py have it
+    # tests/training/objectives/test_joined.py and test_marked.py have `form` and what belongs to it
+    without = {"columns", "frame", "form", "answers", "shuffled"}
     if model not in ("nezha", "ernie_doc", "modernbert"):
         without.add("pooling")
     if task != "set":

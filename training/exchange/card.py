@@ -49,6 +49,8 @@ def model_card(
     read = task.get("answer_length", 100), task.get("split") or "words", bool(task.get("characters"))
     example = usage_of(name, spec.frame, windows, *read)
     use = [code.replace("AUTO", objective.card.auto_class), example]
+    if task.get("answers") is False:
+        use.append("It has learned evidence and paragraphs alone (`task.answers`): its answers mean nothing.")
     if task.get("crf"):
         use.append(_CHAIN if windows else _CHAIN_TRANSFORMERS)
     usage = spec.usage.get(name, "")

@@ -29,6 +29,8 @@ class ChooseObjective(TaskObjective[ChooseSettings]):
         TaskObjective.check(config, data)
         if data.question_option_length is not None and data.form != "rows":
             raise UserError(f"task.question_option_length: for task.form=rows, not {data.form}; leave it out")
+        if data.shuffled and not data.is_joined:
+            raise UserError(f"task.shuffled: for task.form=joined, not {data.form}; leave it out")
 
     @staticmethod
     def configure(config: Any, data: ChooseSettings) -> None:

@@ -98,6 +98,10 @@ SCORES: dict[str, dict[str, Score]] = {
         for table in ("joint", "answer", "support")
         for measure in ("f1", "em")
     },
+    "evidence": {
+        f"support-{measure}": Score(partial(_joint, table="support", measure=measure), ("style",))
+        for measure in ("f1", "em")
+    },
     "choose": {
         "accuracy": Score(accuracy),
         "qac": Score(lambda gold, predicted, groups: qac(gold, predicted), ("groups",)),
@@ -113,8 +117,8 @@ SCORES: dict[str, dict[str, Score]] = {
         "em": Score(equal),
     },
 }
-"""Kind of task (`classify` is three, by what a label is, `answer` two, with evidence or without) -> its scores by name,
-of which the first one chooses the best checkpoint unless the recipe names another."""
+"""Kind of task (`classify` is three, by what a label is, `answer` too, with evidence, without, or as evidence alone) ->
+its scores by name, of which the first one chooses the best checkpoint unless the recipe names another."""
 
 
 def scores(kind: str, gold: Mapping[str, Any], predicted: Mapping[str, Any], **given: Any) -> dict[str, float]:
@@ -123,14 +127,14 @@ def scores(kind: str, gold: Mapping[str, Any], predicted: Mapping[str, Any], **g
 
     By id, gold and prediction are a label (classify-one), a collection of labels (classify-set), a number
     (classify-number), a sequence of tags (tag), the texts of the answers and one text (answer), these with supporting
-    facts (answer-evidence), the index of an option (choose), grades and scores of passages (rank), sequences of phrases
-    (phrases), clusters of spans (coreference), or texts (generate).
+    facts (answer-evidence, evidence), the index of an option (choose), grades and scores of passages (rank), sequences
+    of phrases (phrases), clusters of spans (coreference), or texts (generate).
     `given` may have:
 
     - classify-one: `labels`, all labels of the training data; for two labels also `positive`, the label whose F1 is
       computed, and `probabilities`, id -> the probability of that label;
     - tag: `scheme`, required;
-    - answer, answer-evidence: `style`, required;
+    - answer, answer-evidence, evidence: `style`, required;
     - choose: `groups`, id -> the passage it belongs to.
 
     A score that is not defined for these texts, such as AUC if all have the same label, is left out and logged. Raises

@@ -10,6 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from reread.pipeline.commands.submit import narrow
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.examples import Given
 from reread.preprocessing.labelled.read import examples_in, read_examples
@@ -18,6 +19,7 @@ from reread.training.data.batch import IGNORED
 from reread.training.data.tasks.marked import MarkedDataset, _named
 from reread.training.models import model_spec
 from reread.training.models.build import model_config
+from reread.training.objectives.answer import AnswerObjective
 from tests.conftest import shared
 from tests.preprocessing.labelled.files import write
 from tests.tasks import dataset_of, objective_of, task_values, write_tokenizer
@@ -96,14 +98,14 @@ def test_the_loss_is_the_sum_of_four_means(tokenizer: Path, model: str, occurren
     assert (sum(seen[::2]), sum(seen[1::2])) == (2 * 9, 2 * 6)  # each mark in one window alone
 
 
-def by_loops(output: Any, rows: Any, together: bool, cls: int) -> float:
+def by_loops(output: Any, rows: Any, together: bool, cls: int, answers: bool = True) -> float:
     units: dict[int, list[int]] = {}
     for row in range(len(rows["learns"])):
         units.setdefault(int(rows["example"][row]) if together else row, []).append(row)
     loss = 0.0
     for members in units.values():
         kind = np.mean([output.kind_logits[row, cls].numpy() for row in members], axis=0)
-        loss += np.log(np.exp(kind).sum()) - kind[rows["choice"][members[0]]]
+        loss += np.log(np.exp(kind).sum()) - kind[rows["choice"][members[0]]] if answers else 0.0
         for column in (0, 1):
             found = [
                 float(np.log1p(np.exp(-logit if label else logit)))
@@ -114,13 +116,59 @@ def by_loops(output: Any, rows: Any, together: bool, cls: int) -> float:
                 if label != IGNORED
             ]
             loss += sum(found) / max(len(found), 1)
-        if not rows["starts"][members].any():
+        if not answers or not rows["starts"][members].any():
             continue
         for logits, name in ((output.start_logits, "starts"), (output.end_logits, "ends")):
             real = rows["attention_mask"][members] == 1
             powers = np.exp(logits[members].numpy())
             loss += 0.5 * (np.log(powers[real].sum()) - np.log(powers[rows[name][members]].sum()))
     return float(loss)
+
+
+@pytest.mark.parametrize(("model", "occurrences"), [("ernie_doc", "first"), ("longformer", "all")])
+def test_without_answers_the_loss_is_the_sum_without_spans_and_kinds(
+    tokenizer: Path, model: str, occurrences: str
+) -> None:
+    values = task_values(model, "answer", tokenizer, **TASK, occurrences=occurrences, answers=False)
+    objective = objective_of(values, EXAMPLES)
+    data: Any = objective.dataset
+    for rows in data.passes([0, 1, 2], 9, training=True):
+        ids, mask = (torch.from_numpy(rows[name]).long() for name in ("input_ids", "attention_mask"))
+        memory = {"mems": objective.model.empty_mems(len(ids))} if model == "ernie_doc" else {}
+        with torch.no_grad():
+            output = objective.model(input_ids=ids, attention_mask=mask, **memory)
+        expected = by_loops(output, rows, occurrences == "all", 0, answers=False)
+        assert float(objective.loss(output, rows)[0]) == pytest.approx(expected, rel=1e-12)
+        output.mark_logits = torch.from_numpy(rows["marks"] == 1).double() - 0.5
+        units = objective.predicted(rows)
+        assert int(objective.loss(output, rows)[1]) == units > 0
+        if len(right := np.argwhere(rows["marks"] == 1)):
+            output.mark_logits[tuple(right[0])] = -1
+            assert int(objective.loss(output, rows)[1]) == units - 1
+
+
+def test_evidence_alone_is_predicted_and_narrow_takes_it(tokenizer: Path, tmp_path: Path) -> None:
+    context = [["a", ["b.", "c."]], ["d", ["e."]], ["f", ["g."]], ["h", ["i."]]]
+    example = read(tmp_path, context=context, answer="b", supporting_facts=[["d", 0], ["h", 0]])
+    data = opened("longformer", tokenizer, example, answers=False, evidence_paragraphs=None)
+    found = gold(data)
+    assert data.scores(found) == {"support-f1": 100, "support-em": 100} and data.mistake(0, found[0]) is None
+    written = data.written(0, found[0])
+    assert [one["title"] for one in written["evidence"]] == ["d", "h"] and written.keys() == {"evidence", "ranking"}
+    missed = data.mistake(0, found[0]._replace(sentences={**found[0].sentences, Fact(1, 0): -1.0}))
+    assert missed is not None and (missed.gold, missed.predicted) == ("d 0, h 0", "h 0")
+    assert missed.weight == pytest.approx(1 / 3)
+    lines, kept = write(tmp_path / "lines.jsonl", json.dumps({"id": "q", **written})), tmp_path / "kept.json"
+    narrow(tmp_path / "dev.json", lines, kept, 10, -6.9)
+    assert [title for title, _ in json.loads(kept.read_text())[0]["context"]] == ["a", "d", "f", "h"]
+    narrow(tmp_path / "dev.json", lines, kept, 10, 0.0)
+    assert [title for title, _ in json.loads(kept.read_text())[0]["context"]] == ["d", "h"]
+
+
+def test_a_task_of_nothing_is_one_line(tokenizer: Path) -> None:
+    data = dataset_of(task_values("nezha", "answer", tokenizer, answers=False), [])
+    with pytest.raises(UserError, match=r"task\.answers: false leaves nothing to learn with task\.form=plain"):
+        AnswerObjective.check(model_spec("nezha").config(vocab_size=9), data.settings)
 
 
 def gold_outputs(data: MarkedDataset, example: int) -> dict[tuple[int, int], NDArray[np.float64]]:

@@ -37,6 +37,8 @@ class Purpose(IntEnum):
     STRETCH = 16
     EXTENT_ORDER = 17
     MIXTURE = 18
+    OPTION_ORDER = 19
+    DOCUMENT_ORDER = 20
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -214,7 +214,7 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
         }
 
     def remarks(self) -> list[str]:
-        if any(one.answers is None for one in self.examples):
+        if not self.settings.answers or any(one.answers is None for one in self.examples):
             return super().remarks()
         return [*super().remarks(), within_reach(self.settings, self.examples, self.documents)]
 

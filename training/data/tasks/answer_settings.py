@@ -23,13 +23,16 @@ class AnswerSettings(TaskSettings):
 
     may_change = TaskSettings.file_fields | {"question", "evidence_paragraphs"}  # examples, rows and targets stay
 
-    beside_tokens: ClassVar[frozenset[str]] = TaskSettings.beside_tokens | {"evidence_paragraphs"}
+    beside_tokens: ClassVar[frozenset[str]] = TaskSettings.beside_tokens | {"answers", "evidence_paragraphs"}
 
     kind: Literal["answer"]
     form: Literal["plain", "marked"] = "plain"
     """`plain`: the text as it is. `marked`: question, titles and sentences have marks, tokens that the vocabulary gets,
     from whose states the paragraphs and sentences that support the answer are learned beside it; `choices` are learned
     from [CLS] (Longformer and ERNIE-Doc on HotpotQA: Beltagy et al. 2020, appendix D.1; Ding et al. 2021)."""
+    answers: bool = True
+    """Whether answers are learned and predicted; false: evidence and paragraphs alone, from marks (`form: marked`; the
+    first of ERNIE-Doc's two models for HotpotQA)."""
     evidence_paragraphs: int | None = Field(default=None, ge=1, le=1000)
     """Number of paragraphs from which evidence is predicted (`form: marked`), of each its best sentence and those above
     0; null: all sentences above 0."""
@@ -80,6 +83,8 @@ class AnswerSettings(TaskSettings):
 
     @property
     def scored_as(self) -> str:
+        if not self.answers:
+            return "evidence"
         return "answer-evidence" if self.is_marked else self.kind
 
     @property

@@ -1,6 +1,8 @@
 """One of several options: each is read with the text, or all in one row, and that with the highest logit is chosen."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -11,6 +13,8 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.examples import Given
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.training.data.batch import Rows, percentage
+from reread.training.data.order import random
+from reread.training.data.order.random import Purpose
 from reread.training.data.settings import LONGEST
 from reread.training.data.tasks.classify import softmax
 from reread.training.data.tasks.dataset import SHOWN, Mark, Member, Mistake, Outputs, TaskDataset
@@ -28,6 +32,8 @@ class ChooseSettings(PooledSettings):
 
     may_change = TaskSettings.file_fields | {"question", "options"}
 
+    beside_tokens: ClassVar[frozenset[str]] = PooledSettings.beside_tokens | {"shuffled"}
+
     kind: Literal["choose"]
     form: Literal["rows", "aligned", "joined"] = "rows"
     """`rows`: each option is read with the text in a row of its own. `aligned`: so, too, but windows move over the text
@@ -35,6 +41,9 @@ class ChooseSettings(PooledSettings):
     question and all options stand in one row before the text, and again in each of its windows; the score of an option
     is the mean over windows of a logit of its [ent], a token that the vocabulary gets (Longformer on WikiHop: Beltagy
     et al. 2020, appendix D.1)."""
+    shuffled: bool = False
+    """Whether options, and the documents of a text, stand in another order in each epoch of training, which seed, epoch
+    and example determine (`form: joined`; Longformer's code for WikiHop). Predictions are made in the file's order."""
     question_option_length: int | None = Field(default=None, ge=1, le=LONGEST)
     """Tokens of a question and an option together that are read at most: the longer of the two is shortened first. 62
     in ERNIE-Doc's code for C3. Null: no limit but `other_length`."""
@@ -179,6 +188,9 @@ class JoinedDataset(ChooseDataset):
 
     is_question: ClassVar[bool] = True
 
+    _epochs: Mapping[int, int] = {}
+    """The epoch of each example whose options and documents are shuffled."""
+
     def encode(self, examples: Sequence[ChooseExample]) -> list[TaskDocument]:
         """The documents of a text have a [SEP] between them."""
         opens, closes, begin, end = ([mark] for mark in self.own_tokens)
@@ -211,12 +223,52 @@ class JoinedDataset(ChooseDataset):
         cut = [part if len(part) <= limit + 2 else [*part[: limit + 1], part[-1]] for part in parts]
         return [[token for part in cut for token in part]]
 
+    def in_epochs(self, epochs: Mapping[int, int]) -> "JoinedDataset":
+        """An example of two epochs, as a step at their turn may have it, is in the order of the second in both."""
+        if not self.settings.shuffled:
+            return self
+        _ = self.documents  # that the copy shares them
+        read = copy(self)
+        read._epochs = epochs
+        return read
+
+    def _order(self, example: int, purpose: Purpose, count: int) -> NDArray[np.int64]:
+        """The numbers [count] of an example's options, or documents, in the order in which they stand in its rows."""
+        if example not in self._epochs:
+            return np.arange(count)
+        key = random.key(self.seed, self._epochs[example], [example])
+        return random.uniform(key, purpose, count)[0].argsort(kind="stable")
+
+    def _reordered(self, ids: Tokens, example: int, purpose: Purpose, mark: int) -> Tokens:
+        """Ids whose parts, each of which begins with `mark`, are in their order; what is before them stays."""
+        before, *parts = np.split(ids, np.flatnonzero(ids == mark))
+        return np.concatenate([before, *(parts[number] for number in self._order(example, purpose, len(parts)))])
+
+    def _document(self, example: int) -> TaskDocument:
+        """The document of an example with options and documents in their order."""
+        document = self.documents[example]
+        if example not in self._epochs:
+            return document
+        sep, begin = self.framing.sep, self.own_tokens[2]
+        text = np.append(np.int32(sep), document.ids)
+        return replace(
+            document,
+            ids=self._reordered(text, example, Purpose.DOCUMENT_ORDER, sep)[1:],
+            options=[[self._reordered(document.options[0][0], example, Purpose.OPTION_ORDER, begin)]],
+        )
+
+    def _row(self, member: Member, training: bool) -> Row:
+        document = self._document(member.example)
+        window = document.window(member.window)
+        return self.framing.row(document.ids[window].tolist(), [document.options[0][0].tolist()], self.is_question)
+
     def _places(self, member: Member) -> NDArray[np.int64]:
-        """The positions [K] in a row of the options' [ent]."""
-        document = self.documents[member.example]
+        """The positions [K] in a row of the options' [ent], in the file's order wherever they stand."""
+        document = self._document(member.example)
         window = document.window(member.window)
         begin = window.stop - window.start + 1 if self.settings.frame == "segments" else int(self.settings.frame == "")
-        return begin + np.flatnonzero(document.options[0][0] == self.own_tokens[2])
+        places = begin + np.flatnonzero(document.options[0][0] == self.own_tokens[2])
+        return places[self._order(member.example, Purpose.OPTION_ORDER, len(places)).argsort()]
 
     def units(self, example: int, last_only: bool) -> list[list[Member]]:
         units = super().units(example, last_only)

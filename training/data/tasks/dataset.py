@@ -329,11 +329,16 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         ranks in turn: little is padded, and the passes are the same on any number of ranks.
         """
         positions = np.arange(step * global_batch, (step + 1) * global_batch)
-        examples = locate(positions, len(self), self.seed)[1]
+        epochs, examples = locate(positions, len(self), self.seed)
+        read = self.in_epochs(dict(zip(examples.tolist(), epochs.tolist(), strict=True)))
         for number, group in enumerate(self.groups(examples, micro_batch, pass_share)):
             if number % ranks == rank:
-                for rows in self.passes(group, micro_batch, training=True):
+                for rows in read.passes(group, micro_batch, training=True):
                     yield number, rows
+
+    def in_epochs(self, epochs: Mapping[int, int]) -> "TaskDataset[AnyTask, AnyExample]":
+        """The dataset as it is read for training: each example in its epoch."""
+        return self
 
     def groups(self, examples: NDArray[np.int64], size: int, pass_share: float = PASS_SHARE) -> list[list[int]]:
         """`examples`, the shortest first, in groups of at most `size` of the least cost (trimming.py)."""
@@ -433,9 +438,9 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         return self.framing.row([], others, self.is_question).content
 
     def preview(self) -> Iterator[tuple[str, Rows]]:
-        """Titles and rows [1, L] with targets: the windows of each example in the order in which they are read."""
+        """Titles and rows [1, L] with targets: the windows of each example as they are read in the first epoch."""
         for number, example in enumerate(self.examples):
-            for rows in self.passes([number], 1, training=True):
+            for rows in self.in_epochs({number: 0}).passes([number], 1, training=True):
                 for row in range(len(rows["learns"])):
                     one = {name: values[row : row + 1] for name, values in rows.items()}
                     yield self._title(example, one), one

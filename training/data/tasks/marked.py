@@ -18,10 +18,10 @@ from reread.training.data.batch import IGNORED, Rows
 from reread.training.data.tasks.answer import AnswerDataset
 from reread.training.data.tasks.answer_settings import AnswerSettings
 from reread.training.data.tasks.classify import softmax
-from reread.training.data.tasks.dataset import Mark, Member, Outputs
+from reread.training.data.tasks.dataset import SHOWN, Mark, Member, Mistake, Outputs
 from reread.training.data.tasks.documents import TaskDocument, Tokens
 from reread.training.data.tasks.windows import Row
-from reread.training.scoring.evidence import evidence
+from reread.training.scoring.evidence import evidence, fact_measures
 from reread.training.scoring.ranking import Bm25
 from reread.training.scoring.spans import Decoded, Span
 from reread.training.scoring.task_scores import scores
@@ -143,12 +143,12 @@ class MarkedDataset(AnswerDataset):
         return 0
 
     def label_of(self, example: AnswerExample, option: int) -> str:
-        facts = ", ".join(f"{title} {number}" for title, number in _named(example, example.evidence or ()))
-        return f"{super().label_of(example, option)}; evidence: {facts or 'none'}"
+        return f"{super().label_of(example, option)}; evidence: {_listed(_named(example, example.evidence or ()))}"
 
     def marks(self, row: Rows) -> list[Mark]:
         places = np.flatnonzero((row["marks"][0] == 1).any(-1)).tolist()
-        return sorted([*super().marks(row), *(Mark(place, place, "evidence") for place in places)])
+        answers = super().marks(row) if self.settings.answers else []
+        return sorted([*answers, *(Mark(place, place, "evidence") for place in places)])
 
     def decode(self, example: int, outputs: Outputs) -> Any:
         """A `Found`. `outputs` are logits [L, 4 + K]: of start and end, of sentence and paragraph, of the kinds."""
@@ -162,9 +162,12 @@ class MarkedDataset(AnswerDataset):
             logits[window.start + owned] = values[inside][owned, 2:4]
             spans[option, number] = values[:, :2].copy()
             spans[option, number][inside][~self.unmarked(document.ids[window])] = -np.inf
-        kinds = softmax(np.mean([values[self._cls(len(values)), 4:] for values in outputs.values()], axis=0))
+        answer = Decoded(None, ())
+        if self.settings.answers:
+            kinds = softmax(np.mean([values[self._cls(len(values)), 4:] for values in outputs.values()], axis=0))
+            answer = self._chosen(super().decode(example, spans), kinds)
         return Found(
-            *self._chosen(super().decode(example, spans), kinds),
+            *answer,
             *(
                 {
                     name: float(logits[place, column])
@@ -218,7 +221,7 @@ class MarkedDataset(AnswerDataset):
         return [*super().remarks(), *([line] if lost else [])]
 
     def written(self, example: int, prediction: Any) -> dict[str, Any]:
-        """As without marks, with the evidence, and a ranking of the paragraphs, as `rank` writes it."""
+        """The answer as without marks, the evidence, and a ranking of the paragraphs, as `rank` writes it."""
         one, parts = self.examples[example], self.examples[example].parts
         facts = self.evidence_of(example, prediction)
         found = [
@@ -227,7 +230,19 @@ class MarkedDataset(AnswerDataset):
         ]
         order = sorted(prediction.paragraphs, key=lambda number: -prediction.paragraphs[number])
         ranking = [{"passage": number, "score": round(prediction.paragraphs[number], 6)} for number in order]
-        return {**super().written(example, prediction), "evidence": found, "ranking": ranking}
+        answer = super().written(example, prediction) if self.settings.answers else {}
+        return {**answer, "evidence": found, "ranking": ranking}
+
+    def mistake(self, index: int, prediction: Any) -> Mistake | None:
+        """In the answer, or in the evidence where that is predicted alone."""
+        if self.settings.answers:
+            return super().mistake(index, prediction)
+        example = self.examples[index]
+        gold, made = (_named(example, facts) for facts in (example.evidence or (), self.evidence_of(index, prediction)))
+        if set(gold) == set(made):
+            return None
+        text = f"{example.question}\n{example.text[:SHOWN]}"
+        return Mistake(1 - fact_measures(gold, made).f1, text, _listed(gold), _listed(made))
 
     def baselines(self, train: Sequence[AnswerExample]) -> Iterator[tuple[str, Mapping[int, Any]]]:
         """As without marks, with the two sentences of each question that BM25 prefers."""
@@ -236,7 +251,8 @@ class MarkedDataset(AnswerDataset):
                 index: Found(one.best, one.n_best, self._lexical(self.examples[index]), {})
                 for index, one in predictions.items()
             }
-            yield f"{name}, best sentences by BM25", found
+            best = "best sentences by BM25"
+            yield (f"{name}, {best}" if self.settings.answers else best), found
 
     @staticmethod
     def _lexical(example: AnswerExample) -> dict[Fact, float]:
@@ -256,3 +272,7 @@ def _named(example: AnswerExample, facts: Sequence[Fact]) -> list[tuple[str, int
     """(title, number) of each fact."""
     titles = [title.rstrip("\n") for title, *_ in example.parts]
     return [(titles[paragraph], sentence) for paragraph, sentence in facts]
+
+
+def _listed(facts: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"{title} {number}" for title, number in facts) or "none"
