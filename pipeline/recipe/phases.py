@@ -41,11 +41,9 @@ def with_phases(values: dict[str, Any], where: str) -> dict[str, Any]:
         )
     Recipe.check_keys({**values, "phases": []}, where)
     for path, becomes, _ in given_in_tokens(train):
-        if path != ("batch_tokens",):
-            name, other = ".".join(path), ".".join((*path[:-1], becomes))
-            raise UserError(
-                f"{where}: train.{name}: a step has its tokens by phase; give {name} in a phase, or train.{other}"
-            )
+        if becomes != "global_batch":
+            name = ".".join(path)
+            raise UserError(f"{where}: train.{name}: how many tokens a step has is up to the phase; give {name} there")
     lengths = [_steps_of(phase, train, f"{where}: phase {number}") for number, phase in enumerate(stated, 1)]
     steps = sum(lengths)
     if train.get("steps") not in (None, steps):

@@ -121,8 +121,8 @@ def test_a_wrong_phase_is_one_line_with_its_number(phases: Any, line: str) -> No
     ("override", "line"),
     [
         ("steps=7", "train.steps is 7, but the phases have 120 together; leave it out"),
-        ("tokens=1e6", "train.tokens: a step has its tokens by phase; give tokens in a phase, or train.steps"),
-        ("schedule.warmup_tokens=1e6", "give schedule.warmup_tokens in a phase, or train.schedule.warmup_steps"),
+        ("tokens=1e6", "train.tokens: how many tokens a step has is up to the phase; give tokens there"),
+        ("schedule.warmup_tokens=1e6", "is up to the phase; give schedule.warmup_tokens there"),
         ("patience=2", "begins at step 0 and takes all its steps; leave out train.from_run and train.patience"),
         (
             "data.sequence_length=64",
