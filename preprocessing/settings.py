@@ -134,7 +134,7 @@ def _line(model: type[BaseModel], problem: Any) -> str:
         message = problem["msg"].removeprefix("Value error, ")
         of_section = problem["type"] == "value_error" and isinstance(problem["input"], dict)
         got = "" if of_section else f" (got {_shown(problem['input'])})"
-        return f"{field}: {message[:1].lower()}{message[1:]}{got}"
+        return f"{field and f'{field}: '}{message[:1].lower()}{message[1:]}{got}"
     return f"unknown key `{field}`; {_way_out(model, models, path, problem['input'])}"
 
 

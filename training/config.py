@@ -1,6 +1,7 @@
 """The settings of `reread train`: the `train` section of a recipe. Imports no torch."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
@@ -48,6 +49,25 @@ Rate = Annotated[float, Field(ge=0, lt=1)]
 
 AUTOMATIC = ("micro_batch", "activation_checkpointing")
 """Fields of `train` that may be `auto`, which is replaced before the model is built (`reread.training.run.auto`)."""
+
+
+IN_TOKENS = {
+    "train": {"batch_tokens": "global_batch", "tokens": "steps"},
+    "schedule": {"warmup_tokens": "warmup_steps", "decay_tokens": "decay_steps"},
+}
+"""By section: its fields in tokens, and the field in rows or steps that each becomes when a recipe is read. The batch
+is first: the others are counted in its rows."""
+
+
+def given_in_tokens(train: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], str, Any]]:
+    """Of each field in tokens that has a value in `train`: (the section below `train` and its name, what it becomes,
+    the value)."""
+    for section, fields in IN_TOKENS.items():
+        below = () if section == "train" else (section,)
+        values = train.get(section) if below else train
+        for name, becomes in fields.items():
+            if isinstance(values, dict) and values.get(name) is not None:
+                yield (*below, name), becomes, values[name]
 
 
 def _or_auto(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
@@ -98,6 +118,8 @@ class ScheduleSettings(Settings):
 
     warmup_steps: int = Field(default=0, ge=0, le=MOST_STEPS)
     """Steps in which the learning rate rises from 0 to its peak."""
+    warmup_tokens: float | None = Field(default=None, ge=1)
+    """Instead of `warmup_steps`, as `tokens` instead of `steps`."""
     decay: Literal["linear", "polynomial", "constant", "cosine", "sqrt"] = "linear"
     """How the learning rate falls from its peak to 0 at the last step; `constant`: it does not. `sqrt`: by 1 - sqrt(x)
     of the share x of the decay that is done, as ModernBERT (Hägele et al. 2024)."""
@@ -105,6 +127,8 @@ class ScheduleSettings(Settings):
     """Steps in which the learning rate falls, the last of the schedule; before them it stays at its peak (WSD: warm-up,
     stable, decay). The decay can begin at any checkpoint at the peak: `from=RUN@STEP steps=STEP+N
     schedule.decay_steps=N`. null: all steps after the warm-up."""
+    decay_tokens: float | None = Field(default=None, ge=1)
+    """Instead of `decay_steps`, as `tokens` instead of `steps`."""
     power: float = Field(default=1.0, gt=0, le=100)
     """Exponent of the `polynomial` decay."""
     ends: int | None = Field(default=None, ge=1, le=MOST_STEPS)
@@ -180,6 +204,10 @@ class TrainSettings(Settings):
     """Name of the objective (training/objectives); null: the default of `data.kind`."""
     steps: int = Field(ge=0, le=MOST_STEPS)
     """Number of updates; with 0 the initial weights are saved and evaluated."""
+    tokens: float | None = Field(default=None, ge=1)
+    """For pretraining, instead of `steps`: tokens of all steps, with padding (1.5e11). They become the least number of
+    steps of `global_batch` rows of `data.sequence_length` tokens that hold them when the recipe is read, and the run
+    keeps the number of steps alone."""
     trainable: list[str] | None = None
     """Globs of the parameters that learn, the others keep their values from `init`; null: all learn. `[n:]` after a
     glob restricts it to the rows from n on."""
@@ -248,23 +276,25 @@ class TrainSettings(Settings):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _rows_of_tokens(cls, values: Any, handler: Callable[[Any], "TrainSettings"]) -> "TrainSettings":
-        """Replaces `batch_tokens` by `global_batch`."""
-        if not isinstance(values, dict) or values.get("batch_tokens") is None:
+    def _without_tokens(cls, values: Any, handler: Callable[[Any], "TrainSettings"]) -> "TrainSettings":
+        """Replaces what is given in tokens by rows and steps (`IN_TOKENS`)."""
+        given = list(given_in_tokens(values)) if isinstance(values, dict) else []
+        if not given:
             return handler(values)
-        read = handler({**values, "global_batch": 1})
-        assert read.batch_tokens is not None
-        rows, length = read.batch_tokens // read.data.sequence_length, read.data.sequence_length
-        if KINDS[read.data.kind].task is not None:
-            raise ValueError("batch_tokens is for pretraining; a step of fine-tuning has global_batch documents")
-        if values.get("global_batch") is not None:
-            raise ValueError("global_batch and batch_tokens are both given; set one of them to null")
-        if not 1 <= rows <= MOST_ROWS:
-            raise ValueError(
-                f"batch_tokens is {read.batch_tokens}, {rows} whole rows of data.sequence_length ({length} tokens); "
-                f"give from {length:,} to {MOST_ROWS * length:,}"
-            )
-        return read.model_copy(update={"global_batch": rows, "batch_tokens": None})
+        counted = {**values, "steps": 0} | ({"global_batch": 1} if values.get("batch_tokens") is not None else {})
+        read = handler(counted)  # with any number in place of those that follow
+        length, rows, found = read.data.sequence_length, read.global_batch, dict(values)
+        for path, becomes, _ in given:
+            _check_in_tokens(path, becomes, values, KINDS[read.data.kind].task is not None)
+            owner = read if len(path) == 1 else read.schedule
+            name, tokens = path[-1], getattr(owner, path[-1])
+            if becomes == "global_batch":
+                count = rows = _rows(tokens, length)
+            else:
+                count = _steps(".".join(path), tokens, rows, length)
+            replaced = {name: None, becomes: count}
+            found |= replaced if owner is read else {path[0]: {**found[path[0]], **replaced}}
+        return handler(found)
 
     @model_validator(mode="after")
     def _one_beginning(self) -> "TrainSettings":
@@ -284,3 +314,40 @@ class TrainSettings(Settings):
         if ends and (fault := self.schedule.longer_than(ends)):
             raise ValueError(fault)
         return self
+
+
+def _check_in_tokens(path: tuple[str, ...], becomes: str, train: dict[str, Any], is_task: bool) -> None:
+    """Raises ValueError if the field in tokens at `path` has no meaning, or if what it becomes is given, too."""
+    name, other = ".".join(path), ".".join((*path[:-1], becomes))
+    if is_task:
+        raise ValueError(
+            f"{name} is for pretraining; a step of fine-tuning has global_batch documents, and there are as many steps "
+            "as finetune.epochs or steps say"
+        )
+    section = train if len(path) == 1 else train[path[0]]
+    if section.get(becomes) is not None:
+        raise ValueError(f"{other} and {name} are both given; set one of them to null")
+
+
+def _rows(tokens: int, length: int) -> int:
+    """The whole rows of `length` tokens in `tokens`. Raises ValueError unless they make a batch."""
+    rows = tokens // length
+    if not 1 <= rows <= MOST_ROWS:
+        raise ValueError(
+            f"batch_tokens is {tokens}, {rows} whole rows of data.sequence_length ({length} tokens); "
+            f"give from {length:,} to {MOST_ROWS * length:,}"
+        )
+    return rows
+
+
+def _steps(name: str, tokens: float, rows: int, length: int) -> int:
+    """The least number of steps of `rows` rows of `length` tokens that hold `tokens`. Raises ValueError for less than
+    one step, and for more than `MOST_STEPS`."""
+    step = rows * length
+    steps = -(-math.ceil(tokens) // step)
+    if tokens < step or steps > MOST_STEPS:
+        raise ValueError(
+            f"{name} is {tokens:,.0f}, and a step has {step:,} tokens ({rows:,} rows of {length:,}); "
+            f"give from that to {MOST_STEPS:,} steps"
+        )
+    return steps

@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from reread.pipeline.recipe.layers import BATCH, SCALES, TASK, fine_tunes, recipe_layers, scales_of, split_scale
+from reread.pipeline.recipe.layers import SCALES, TASK, fine_tunes, recipe_layers, scales_of, split_scale
 from reread.pipeline.recipe.load import apply_overrides, parsed, recipe_values
 from reread.pipeline.recipe.schema import Recipe
 from reread.pipeline.recipe.sections import first_sentence, key_of, model_section
@@ -21,7 +21,7 @@ from reread.pipeline.recipe.values import as_yaml
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.files import write_atomically
 from reread.preprocessing.settings import sections_in
-from reread.training.config import TrainSettings
+from reread.training.config import TrainSettings, given_in_tokens
 from reread.training.data.kinds import KINDS
 
 log = logging.getLogger("reread")
@@ -61,11 +61,15 @@ def show(name: str, overrides: list[str]) -> None:
         apply_overrides(given, [override], "train")
         layers.append(("command line", given))
 
-    tokens = (values.get("train") or {}).get("batch_tokens")
+    of_tokens = {
+        ("train", *path[:-1], name): f"of {'.'.join(path)}={tokens}"
+        for path, becomes, tokens in given_in_tokens(values.get("train") or {})
+        for name in (path[-1], becomes)
+    }
 
     def origin(path: tuple[str, ...]) -> str:
-        if tokens is not None and path[0] == "train" and path[1] in BATCH:
-            return f"of batch_tokens={tokens}"
+        if path in of_tokens:
+            return of_tokens[path]
         if values.get("phases") and path == ("train", "steps"):
             return "of phases"
         if not _holds(values, path):

@@ -9,6 +9,7 @@ from typing import Any
 
 from reread.pipeline.recipe.values import read_values
 from reread.preprocessing.errors import UserError, close_to, nearest
+from reread.training.config import IN_TOKENS
 from reread.training.data.kinds import KINDS
 from reread.training.run.files import RunFile, find_run
 
@@ -22,8 +23,6 @@ PACKAGE = BUILT_IN.parents[1]
 SAMPLES = BUILT_IN.parent / "sample"
 TASK = "task"
 """Another name for the section `train.data`, in recipes of `reread finetune`."""
-BATCH = ("global_batch", "batch_tokens")
-"""The two fields of `train` for the size of a step; a later one replaces an earlier other one."""
 SCALES, SCALE = "scales", "scale"
 """A recipe's `scales` maps names to values; with the override `scale=NAME` these replace the recipe's own."""
 
@@ -204,14 +203,16 @@ def merge(base: dict[str, Any], values: dict[str, Any], section: str = "") -> di
         return values
     if section == "model" and values.get("type", base.get("type")) != base.get("type"):
         return values
-    merged = without_other_batch(base, values) if section == "train" else dict(base)
+    replaced = {in_other_unit(section, key) for key, value in values.items() if value is not None}
+    merged = {key: value for key, value in base.items() if key not in replaced}
     for key, value in values.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
         merged[key] = merge(merged[key], value, key) if both else value
     return merged
 
 
-def without_other_batch(train: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
-    """The values of `train` but those of `BATCH`, if `later` values give one of these."""
-    given = any(later.get(key) is not None for key in BATCH)
-    return {key: value for key, value in train.items() if not given or key not in BATCH}
+def in_other_unit(section: str, name: str) -> str | None:
+    """The field that says in tokens what the field `name` of a section says in rows or steps, or the other way round; a
+    later one of the two replaces an earlier other one."""
+    fields = IN_TOKENS.get(section, {})
+    return {**fields, **{becomes: tokens for tokens, becomes in fields.items()}}.get(name)

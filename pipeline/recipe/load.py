@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from functools import lru_cache, reduce
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,14 @@ from reread.pipeline.recipe.layers import (
     TASK,
     data_kind,
     fine_tunes,
+    in_other_unit,
     is_task,
     merge,
     recipe_layers,
     split_scale,
     values_of,
-    without_other_batch,
 )
-from reread.pipeline.recipe.phases import phase_at, value_at, with_phases
+from reread.pipeline.recipe.phases import phase_at, say_counts, value_at, with_phases
 from reread.pipeline.recipe.schema import Recipe
 from reread.pipeline.recipe.values import as_yaml, read_override
 from reread.preprocessing.config import PreprocessSettings
@@ -55,23 +55,12 @@ def load_recipe(
 
 
 def parsed(values: dict[str, Any], where: str) -> Recipe:
-    """The checked recipe; logs the rows that `train.batch_tokens` became."""
+    """The checked recipe; logs the rows and steps that were given in tokens."""
     values = with_phases(values, where)
     recipe = Recipe.parse(values, where)
-    tokens = values["train"].get("batch_tokens") if recipe.train else None
-    if recipe.train and tokens is not None:
-        _say_rows(recipe.train.global_batch, recipe.train.data.sequence_length, int(tokens))
+    if recipe.train:
+        say_counts("train", values["train"], recipe.train)
     return recipe
-
-
-@lru_cache
-def _say_rows(rows: int, length: int, tokens: int) -> None:
-    log.info(
-        "train.global_batch: %s rows of %s tokens, as train.batch_tokens is %s",
-        f"{rows:,}",
-        f"{length:,}",
-        f"{tokens:,}",
-    )
 
 
 def recipe_values(
@@ -133,11 +122,9 @@ def apply_overrides(values: dict[str, Any], overrides: list[str], section: str |
         phases = values.get("phases")
         if isinstance(phases, list) and phases:
             if path[0] == "phases" and len(path) > 2:
-                _assign(_phase(phases, path[1], override), path[2:], value, override)
+                _assign(_phase(phases, path[1], override), path[2:], value, override, "train")
                 continue
             _refuse_of_phases(phases, path, override)
-        if path[0] == "train" and len(path) == 2 and isinstance(values.get("train"), dict):
-            values["train"] = without_other_batch(values["train"], {path[1]: value})
         _assign(values, path, value, override)
 
 
@@ -150,10 +137,12 @@ def _phase(phases: list[Any], number: str, override: str) -> dict[str, Any]:
 
 def _refuse_of_phases(phases: list[Any], path: list[str], override: str) -> None:
     """Raises `UserError` for a setting of `train` that a phase sets, too: the override would change nothing there."""
-    if path[0] != "train" or path == ["train", "steps"]:
+    if path[0] != "train" or path in (["train", "steps"], ["train", "tokens"]):
         return
+    other = in_other_unit(*path[-2:]) if len(path) > 1 else None
+    same = [path[1:]] if other is None else [path[1:], [*path[1:-1], other]]
     for number, phase in enumerate(phases, 1):
-        if value_at(phase, path[1:]) is not None:
+        if any(value_at(phase, one) is not None for one in same):
             raise UserError(
                 f"`{override}`: phase {number} sets it, too; write phases.{number}.{'.'.join(path[1:])}=..."
             )
@@ -182,7 +171,9 @@ def written_recipe(path: Path) -> Recipe:
     return Recipe.parse(values_of(path), str(path))
 
 
-def _assign(values: dict[str, Any], path: list[str], value: Any, override: str) -> None:
+def _assign(values: dict[str, Any], path: list[str], value: Any, override: str, root: str = "") -> None:
+    """Set the value at `path` in nested `values`, which are the section `root`, in place of one in another unit."""
+    section = path[-2] if len(path) > 1 else root
     for depth, part in enumerate(path[:-1], 1):
         values = values.setdefault(part, {})
         if isinstance(values, list):
@@ -195,6 +186,8 @@ def _assign(values: dict[str, Any], path: list[str], value: Any, override: str) 
             )
         if not isinstance(values, dict):
             raise UserError(f"`{override}`: `{part}` holds a value, not a section")
+    if value is not None and (other := in_other_unit(section, path[-1])):
+        values.pop(other, None)
     values[path[-1]] = value
 
 

@@ -1,10 +1,13 @@
 """`phases` of a recipe: parts of pretraining, one after another in one run, each with settings of its own.
 
 A phase is what `from=RUN@STEP` makes of the run so far. In a recipe it is a mapping of the settings of `train` that
-differ in it, with `steps` of its own; `train.steps` is their sum.
+differ in it, with `steps` of its own (or `tokens`, which become steps); `train.steps` is their sum.
 """
 
+import logging
+import math
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -13,8 +16,10 @@ from reread.pipeline.recipe.layers import merge
 from reread.pipeline.recipe.schema import Recipe, train_section
 from reread.preprocessing.corpus import Manifest
 from reread.preprocessing.errors import UserError
-from reread.training.config import TrainSettings
+from reread.training.config import TrainSettings, given_in_tokens
 from reread.training.run.files import RUNS
+
+log = logging.getLogger("reread")
 
 FIXED = ("init", "from_run", "patience", "parallel.tensor", "parallel.processes", "parallel.gradients")
 """Settings of `train` that belong to the whole run."""
@@ -23,8 +28,8 @@ FIXED = ("init", "from_run", "patience", "parallel.tensor", "parallel.processes"
 def with_phases(values: dict[str, Any], where: str) -> dict[str, Any]:
     """The values of a recipe, in which each phase states all that differs in it, and `train.steps` is their sum.
 
-    Raises `UserError` with the number of the phase for a setting that is unknown, wrong, or of the whole run, and for
-    `steps` that are not the sum.
+    Raises `UserError` with the number of the phase for a setting that is unknown, wrong, or of the whole run, for
+    `steps` that are not the sum, and for a length in tokens outside the phases, whose steps have different ones.
     """
     stated, train = values.get("phases"), values.get("train")
     if not stated:
@@ -35,9 +40,12 @@ def with_phases(values: dict[str, Any], where: str) -> dict[str, Any]:
             "[{steps: 900}, {steps: 100, data: {sequence_length: 512}}]"
         )
     Recipe.check_keys({**values, "phases": []}, where)
-    for number, phase in enumerate(stated, 1):
-        _check_stated(phase, train, f"{where}: phase {number}")
-    steps = sum(phase["steps"] for phase in stated)
+    for path, becomes, _ in given_in_tokens(train):
+        if becomes != "global_batch":
+            name = ".".join(path)
+            raise UserError(f"{where}: train.{name}: how many tokens a step has is up to the phase; give {name} there")
+    lengths = [_steps_of(phase, train, f"{where}: phase {number}") for number, phase in enumerate(stated, 1)]
+    steps = sum(lengths)
     if train.get("steps") not in (None, steps):
         raise UserError(
             f"{where}: train.steps is {train['steps']}, but the phases have {steps} together; leave it out, or change "
@@ -50,10 +58,27 @@ def with_phases(values: dict[str, Any], where: str) -> dict[str, Any]:
             "train.patience"
         )
     read, phases = base.model_dump(mode="json"), []
-    for number, phase in enumerate(stated, 1):
-        settings = _checked(merge(train, {**phase, "steps": steps}, "train"), f"{where}: phase {number}")
-        phases.append({**_unlike(read, settings.model_dump(mode="json")), "steps": phase["steps"]})
+    for number, (phase, own) in enumerate(zip(stated, lengths, strict=True), 1):
+        of_run = {**phase, "steps": steps, "tokens": None}
+        settings = _checked(merge(train, of_run, "train"), f"{where}: phase {number}")
+        say_counts(f"phases.{number}", phase, settings.model_copy(update={"steps": own}))
+        phases.append({**_unlike(read, settings.model_dump(mode="json")), "steps": own})
     return {**values, "train": {**train, "steps": steps}, "phases": phases}
+
+
+def say_counts(where: str, stated: dict[str, Any], read: TrainSettings) -> None:
+    """Log the rows and steps that became of the tokens in `stated` values of `train`."""
+    for path, becomes, tokens in given_in_tokens(stated):
+        owner = read.schedule if path[0] == "schedule" else read
+        of_step = f"{read.global_batch:,} rows of {read.data.sequence_length:,} tokens"
+        count = of_step if becomes == "global_batch" else f"{getattr(owner, becomes):,} steps of {of_step}"
+        section = ".".join((where, *path[:-1]))
+        _say(f"{section}.{becomes}", count, f"{section}.{path[-1]}", f"{math.ceil(float(tokens)):,}")
+
+
+@lru_cache
+def _say(*texts: str) -> None:
+    log.info("%s: %s, as %s is %s", *texts)
 
 
 def phases_of(recipe: Recipe) -> list[TrainSettings]:
@@ -102,10 +127,12 @@ def check_vocabularies(recipe: Recipe) -> None:
                 )
 
 
-def _check_stated(phase: dict[str, Any], train: dict[str, Any], where: str) -> None:
-    """Raises `UserError` for what a phase cannot set, and without its number of steps."""
+def _steps_of(phase: dict[str, Any], train: dict[str, Any], where: str) -> int:
+    """The steps of a phase. Raises `UserError` for what it cannot set, and without their number."""
     Recipe.check_keys({"name": "phase", "train": merge(train, phase, "train")}, where)
     steps = phase.get("steps")
+    if phase.get("tokens") is not None:  # the schedule is of the whole run
+        steps = _checked({**merge(train, phase, "train"), "schedule": {}}, where).steps
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise UserError(f"{where}: steps: give the phase its own number of steps, from 1 on (got {steps!r})")
     for name in FIXED:
@@ -118,6 +145,7 @@ def _check_stated(phase: dict[str, Any], train: dict[str, Any], where: str) -> N
             raise UserError(f"{where}: model.{missing}: state it in train.model, too, for the other phases")
         if model.get("type", of_run.get("type")) != of_run.get("type"):
             raise UserError(f"{where}: model.type is the same for all phases; `reread convert` makes another model")
+    return steps
 
 
 def _checked(values: dict[str, Any], where: str) -> TrainSettings:

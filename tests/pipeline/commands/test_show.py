@@ -9,7 +9,7 @@ import yaml
 from typer.testing import CliRunner
 
 from reread.pipeline.cli import app
-from reread.pipeline.commands.show import write
+from reread.pipeline.commands.show import show, write
 from reread.pipeline.recipe.layers import available_recipes, finetuning_recipes, scales_of
 from reread.pipeline.recipe.load import load_recipe, recipe_values
 from reread.pipeline.recipe.sections import all_sections
@@ -75,6 +75,16 @@ def test_overrides_are_written_and_files_of_other_recipes_are_found_again(here: 
         assert Path(str(recipe.start.recipe)).resolve() == here / "own" / "start.yaml"
         assert Path(recipe.then[0].recipe).resolve() == here / "own" / "task.yaml"
         assert load_recipe(written, ["scale=tiny"], "train").train.steps == 3  # type: ignore[union-attr]
+
+
+def test_steps_of_tokens_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    show("nezha-base", ["batch_tokens=12800", "tokens=1e9", "schedule.warmup_tokens=1e6"])
+    found = {" ".join(line.split()) for line in capsys.readouterr().out.splitlines()}
+    assert {
+        "steps: 78125 # of tokens=1e9",
+        "global_batch: 100 # of batch_tokens=12800",
+        "warmup_steps: 79 # of schedule.warmup_tokens=1e6",
+    } <= found
 
 
 def test_a_file_that_exists_is_not_overwritten(here: Path) -> None:

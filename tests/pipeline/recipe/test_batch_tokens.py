@@ -1,11 +1,12 @@
-"""`train.batch_tokens`: a batch in tokens becomes rows when the recipe is read."""
+"""`train.batch_tokens`, `train.tokens` and the schedule's: they become rows and steps when the recipe is read."""
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
 
-from reread.pipeline.recipe import load
+from reread.pipeline.recipe import phases
 from reread.pipeline.recipe.check import check_same_run
 from reread.pipeline.recipe.continuation import training_recipe
 from reread.pipeline.recipe.layers import available_recipes
@@ -20,7 +21,9 @@ def rows(name: str, *overrides: str) -> int:
 
 def test_tokens_become_whole_rows_of_every_pretraining_recipe() -> None:
     for name in available_recipes():
-        length = train_section(load_recipe(name, [])).data.sequence_length
+        if (recipe := load_recipe(name, [])).phases:
+            continue  # they have batches of their own
+        length = train_section(recipe).data.sequence_length
         train = train_section(load_recipe(name, ["batch_tokens=1000000"], "train"))
         assert (train.global_batch, train.batch_tokens) == (1_000_000 // length, None)
 
@@ -74,7 +77,7 @@ def test_a_step_of_fine_tuning_is_not_counted_in_tokens() -> None:
 
 
 def test_the_rows_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    load._say_rows.cache_clear()
+    phases._say.cache_clear()
     with caplog.at_level(logging.INFO, logger="reread"):
         for _ in range(2):
             assert rows("nezha-base", "batch_tokens=1_000_000", "data.sequence_length=512") == 1953
@@ -94,3 +97,73 @@ def test_a_run_keeps_rows_so_it_resumes_by_either(tmp_path: Path, monkeypatch: p
         check_same_run(run, load_recipe("nezha-base", ["batch_tokens=6528"], "train"))
     again = training_recipe(f"from={run}", ["name=new", "batch_tokens=12800", "steps=9"])
     assert train_section(again).global_batch == 100
+
+
+def counts(name: str, *overrides: str) -> tuple[int, int, int | None]:
+    train = train_section(load_recipe(name, list(overrides), "train"))
+    assert (train.tokens, train.schedule.warmup_tokens, train.schedule.decay_tokens) == (None, None, None)
+    return train.steps, train.schedule.warmup_steps, train.schedule.decay_steps
+
+
+def test_lengths_in_tokens_become_the_least_steps_that_hold_them(tmp_path: Path) -> None:
+    a_step = ("batch_tokens=12900", "data.sequence_length=128")  # 100 rows: 12,800 tokens
+    given = ("tokens=128000", "schedule.warmup_tokens=12801", "schedule.decay_tokens=3.84e4")
+    assert counts("nezha-base", *a_step, *given) == (10, 2, 3)
+    assert counts("nezha-base", "global_batch=50", *given) == (20, 3, 6)
+    assert counts("nezha-base", *a_step, *given, "steps=9", "schedule.warmup_steps=4") == (9, 4, 3)  # the later holds
+    (tmp_path / "tokens.yaml").write_text(
+        "base: nezha-base\nname: t\ntrain: {global_batch: 1000, tokens: 1.28e7, schedule: {warmup_tokens: 1.28e6}}\n"
+        "scales: {tiny: {train: {steps: 7, schedule: {warmup_steps: 0}}}}\n"
+    )
+    assert counts(str(tmp_path / "tokens.yaml")) == (100, 10, None)
+    assert counts(str(tmp_path / "tokens.yaml"), "scale=tiny") == (7, 0, None)
+    assert counts(str(tmp_path / "tokens.yaml"), "scale=tiny", "train.tokens=12800001") == (101, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ("tokens: 1e6, steps: 7", "train: steps and tokens are both given; set one of them to null"),
+        (
+            "steps: 99, schedule: {decay_steps: 1, decay_tokens: 1e6}",
+            "train: schedule.decay_steps and schedule.decay_tokens are both given; set one",
+        ),
+        ("tokens: 12799", "tokens is 12,799, and a step has 12,800 tokens (100 rows of 128); give from that"),
+        ("steps: 9, schedule: {warmup_tokens: 1}", "schedule.warmup_tokens is 1, and a step has 12,800 tokens"),
+        (
+            "tokens: 9e18",
+            "9,000,000,000,000,000,000, and a step has 12,800 tokens (100 rows of 128); give from that to",
+        ),
+        ("tokens: 0", "train.tokens: input should be greater than or equal to 1"),
+        ("tokens: 1M", "train.tokens: input should be a valid number"),
+        ("tokens: 25600, schedule: {warmup_tokens: 25600, decay_tokens: 12800}", "than the schedule's 2 steps"),
+    ],
+)
+def test_lengths_in_tokens_that_are_none_are_one_line(tmp_path: Path, given: str, line: str) -> None:
+    (tmp_path / "wrong.yaml").write_text(f"base: nezha-base\nname: w\ntrain: {{global_batch: 100, {given}}}\n")
+    with pytest.raises(UserError, match=re.escape(line)) as raised:
+        counts(str(tmp_path / "wrong.yaml"))
+    assert "\n" not in str(raised.value)
+
+
+def test_fine_tuning_has_no_lengths_in_tokens() -> None:
+    for given in ({"tokens": 1e6, "steps": 0}, {"steps": 1, "schedule": {"warmup_tokens": 1e6, "warmup_steps": 0}}):
+        values = {
+            "model": {"type": "nezha"},
+            "data": {"kind": "classify", "train": "a.tsv"},
+            "global_batch": 32,
+            "optimizer": {"learning_rate": 1},
+            **given,
+        }
+        with pytest.raises(UserError, match=r"^r: train: (tokens|schedule\.warmup_tokens) is for pretraining; a step"):
+            Recipe.parse({"name": "r", "train": values}, "r")
+
+
+def test_a_run_keeps_steps_so_it_resumes_by_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run, a_step = Path("runs/nezha-base"), "batch_tokens=12800"
+    (run / "checkpoints" / "step-00000001").mkdir(parents=True)
+    write_recipe(load_recipe("nezha-base", [a_step, "tokens=128000"], "train"), run / "recipe.yaml")
+    for given in ("tokens=128000", "tokens=127999", "steps=10"):
+        check_same_run(run, load_recipe("nezha-base", [a_step, given], "train"))
+    assert train_section(training_recipe(f"from={run}", ["name=new", "tokens=256000"])).steps == 20

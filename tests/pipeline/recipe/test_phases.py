@@ -50,6 +50,28 @@ def test_each_phase_is_the_run_that_goes_on_from_the_one_before() -> None:
     assert load("phases.2.steps=5", "phases.1.steps=7").phases[1]["steps"] == 5
 
 
+def test_the_tokens_of_a_phase_are_steps_of_its_own_batch_and_length(caplog: pytest.LogCaptureFixture) -> None:
+    schedule = {"restart": True, "decay_tokens": 5120, "warmup_tokens": 2561}
+    long = {"tokens": 25601, "data": {"sequence_length": 512}, "batch_tokens": 2560, "schedule": schedule}
+    with caplog.at_level("INFO", logger="reread"):
+        recipe = load(phases=[{"tokens": 1.28e5, "schedule": {"warmup_tokens": 12801}}, long])
+    one, two = phases_of(recipe)
+    assert (one.steps, one.schedule.warmup_steps, one.schedule.decay_steps) == (10, 2, None)
+    assert (two.steps, two.schedule.warmup_steps, two.schedule.decay_steps) == (10 + 11, 2, 2)
+    assert [phase["steps"] for phase in recipe.phases] == [10, 11] and train_section(recipe).steps == 21
+    lines = [record.getMessage() for record in caplog.records if ".steps" in record.getMessage()]
+    assert lines == [
+        "phases.1.steps: 10 steps of 100 rows of 128 tokens, as phases.1.tokens is 128,000",
+        "phases.2.steps: 11 steps of 5 rows of 512 tokens, as phases.2.tokens is 25,601",
+    ]
+    changed = load(
+        "phases.2.steps=6", "phases.1.tokens=12800", "phases.2.schedule.warmup_steps=1", phases=[*PHASES[:1], long]
+    )
+    assert [phase["steps"] for phase in changed.phases] == [1, 6] and phases_of(changed)[1].schedule.warmup_steps == 1
+    with pytest.raises(UserError, match=r"`schedule\.warmup_steps=9`: phase 2 sets it, too; write phases\.2\.sch"):
+        load("schedule.warmup_steps=9", phases=[*PHASES[:1], long])
+
+
 def test_the_recipe_of_a_run_is_read_as_it_was_and_is_that_of_the_last_phase_for_other_commands() -> None:
     recipe, run = load(), Path("runs/three")
     run.mkdir(parents=True)
@@ -79,6 +101,8 @@ def test_the_recipe_of_a_run_is_read_as_it_was_and_is_that_of_the_last_phase_for
         ([{"steps": 5, "data": {"sequence_length": -8}}], "phase 1: data.sequence_length: "),
         ([{"data": {"sequence_length": 8}}], "phase 1: steps: give the phase its own number of steps"),
         ([{"steps": 0}], "phase 1: steps: give the phase its own number of steps, from 1 on (got 0)"),
+        ([{"steps": 5, "tokens": 99999}], "phase 1: steps and tokens are both given"),
+        ([{"tokens": 99}], "phase 1: tokens is 99, and a step has 12,800 tokens"),
         ([{"steps": 5, "init": "folder"}], "phase 1: init is the same for all phases; set it in train.init"),
         ([{"steps": 5, "parallel": {"tensor": 2}}], "phase 1: parallel.tensor is the same for all phases"),
         ([{"steps": 5, "model": {"type": "ran"}}], "phase 1: model.type is the same for all phases"),
@@ -90,13 +114,15 @@ def test_the_recipe_of_a_run_is_read_as_it_was_and_is_that_of_the_last_phase_for
 def test_a_wrong_phase_is_one_line_with_its_number(phases: Any, line: str) -> None:
     with pytest.raises(UserError, match=re.escape(line)) as caught:
         phases_of(load(phases=phases))
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and ": : " not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("override", "line"),
     [
         ("steps=7", "train.steps is 7, but the phases have 120 together; leave it out"),
+        ("tokens=1e6", "train.tokens: how many tokens a step has is up to the phase; give tokens there"),
+        ("schedule.warmup_tokens=1e6", "is up to the phase; give schedule.warmup_tokens there"),
         ("patience=2", "begins at step 0 and takes all its steps; leave out train.from_run and train.patience"),
         (
             "data.sequence_length=64",
