@@ -22,14 +22,14 @@ class Conversion(Settings):
     """`longformer`: positions are `copied` from the short model, the default, or drawn at `random`, for comparison."""
 
     num_hidden_layers: int | None = Field(default=None, ge=1, le=1024)
-    """NEZHA and transformers' encoders: layers of a larger model, to which the source's weights are tiled, as
-    ModernBERT-large's are from base; default: as many as the source's. The same for the next three."""
+    """NEZHA and transformers' encoders: layers of a larger model that begins as the source, its weights tiled, as
+    ModernBERT-large did; default: as many as the source has."""
     hidden_size: int | None = Field(default=None, ge=1, le=1 << 17)
-    """The larger model's hidden size, which is `num_attention_heads` times the size of a head of the source."""
+    """Hidden size of such a larger model; its heads keep the source's size."""
     num_attention_heads: int | None = Field(default=None, ge=1, le=1024)
-    """The larger model's heads: the source's and an even number of others."""
+    """Heads of such a larger model: an even number more than the source has."""
     intermediate_size: int | None = Field(default=None, ge=1, le=1 << 20)
-    """The larger model's feed-forward size."""
+    """Feed-forward size of such a larger model."""
 
     def given(self) -> dict[str, Any]:
         return self.model_dump(exclude_none=True)

@@ -1,7 +1,7 @@
-"""A larger encoder that begins as a smaller one, repeated: ModernBERT-large from base (Warner et al. 2024, section 2.2).
+"""A larger encoder that begins as a smaller one, repeated: ModernBERT-large from base (Warner et al. 2024).
 
-Weights lie in the centre of larger ones and wrap around, as Phi's do; layers repeat in order, as Gopher's do (Rae et al.
-2021). Facts that the paper leaves open are those of its authors' released code: which layer repeats, and that fused
+Weights lie in the centre of larger ones and wrap around, as Phi's do; layers repeat in order, as Gopher's do (section
+2.2). Facts that the paper leaves open are those of its authors' released code: which layer repeats, and that fused
 matrices are tiled part by part.
 """
 

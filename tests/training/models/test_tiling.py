@@ -21,8 +21,7 @@ SMALL = {"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "in
 LARGE = {"num_hidden_layers": 3, "hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 9}
 OWN: dict[str, dict[str, Any]] = {
     "bert": {"max_position_embeddings": 12},
-    "roberta": {"max_position_embeddings": 14},
-    "modernbert": {"global_attn_every_n_layers": 2, "attention_bias": True, "norm_bias": True, "global_rope_theta": 9.0},
+    "modernbert": {"global_attn_every_n_layers": 2, "attention_bias": True, "global_rope_theta": 9.0},
     "electra": {"embedding_size": 6, "max_position_embeddings": 12},
     "nezha": {"max_relative_position": 4},
 }
@@ -60,7 +59,7 @@ def test_weights_lie_in_the_centre_and_wrap_around_both_ways(old: tuple[int, ...
 
 
 def test_layers_repeat_in_order_as_in_the_authors_code() -> None:
-    """ModernBERT-large: the 28 numbers are round(22 i / 28), written out; at four times as many none is beyond the last."""
+    """ModernBERT-large's 28 are round(22 i / 28), written out; at four times as many none is beyond the last."""
     assert repeated_layers(22, 28) == [
         *(0, 1, 2, 2, 3, 4, 5, 6, 6, 7, 8, 9, 9, 10),
         *(11, 12, 13, 13, 14, 15, 16, 16, 17, 18, 19, 20, 20, 21),
@@ -126,25 +125,18 @@ def test_a_norm_that_the_repeated_first_layer_has_not_is_the_next_layers(
 
 
 @pytest.mark.parametrize("source", ["bert"], indirect=True)
-@pytest.mark.parametrize(
-    ("sizes", "line"),
-    [
-        ({"hidden_size": 4}, "hidden_size: 4 is less than the source's 8, which is tiled to a larger model"),
-        ({"num_hidden_layers": 1}, "num_hidden_layers: 1 is less than the source's 2"),
-        ({"hidden_size": 16}, "16 with 2 heads, but a head keeps the source's size, 4; choose num_attention_heads=4$"),
-        ({"hidden_size": 18, "num_attention_heads": 4}, "a head keeps the source's size, 4; choose hidden_size=16$"),
-        (
-            {"hidden_size": 12, "num_attention_heads": 3},
-            "3 would cut heads in two, .* 2 lie in the middle; choose 4 with hidden_size=16$",
-        ),
-    ],
-)
-def test_sizes_that_make_no_sense_are_one_line(
-    source: tuple[str, Any], tmp_path: Path, sizes: dict[str, int], line: str
-) -> None:
-    with pytest.raises(UserError, match=line) as raised:
-        convert(tmp_path / "small", tmp_path / "out", "bert", **sizes)
-    assert len(str(raised.value).splitlines()) == 1 and not (tmp_path / "out").exists()
+def test_sizes_that_make_no_sense_are_one_line(source: tuple[str, Any], tmp_path: Path) -> None:
+    for sizes, line in (
+        ((2, 4, 2), "hidden_size: 4 is less than the source's 8, which is tiled to a larger model"),
+        ((1, 8, 2), "num_hidden_layers: 1 is less than the source's 2"),
+        ((2, 16, 2), "16 with 2 heads, but a head keeps the source's size, 4; choose num_attention_heads=4$"),
+        ((2, 18, 4), "a head keeps the source's size, 4; choose hidden_size=16$"),
+        ((2, 12, 3), "3 would cut heads in two, .* 2 lie in the middle; choose 4 with hidden_size=16$"),
+    ):
+        given = dict(zip(("num_hidden_layers", "hidden_size", "num_attention_heads"), sizes, strict=True))
+        with pytest.raises(UserError, match=line) as raised:
+            convert(tmp_path / "small", tmp_path / "out", "bert", **given)
+        assert len(str(raised.value).splitlines()) == 1 and not (tmp_path / "out").exists()
 
 
 def test_other_models_do_not_take_sizes_and_a_plan_knows_them() -> None:
