@@ -25,8 +25,10 @@ from reread.training.exchange.megatron import write as write_megatron
 from reread.training.exchange.tokenizer import copy_tokenizer, name_special_tokens
 from reread.training.models import model_spec
 from reread.training.models.bounds import settings_of
+from reread.training.models.conversion import Conversion
 from reread.training.models.forms import Form, forms_of
 from reread.training.models.nezha.configuration_nezha import NezhaConfig
+from reread.training.models.tiling import larger_config, larger_weights, repeated_layers
 from reread.training.objectives import OBJECTIVES
 from reread.training.run.files import read_mapping
 
@@ -45,6 +47,7 @@ def convert(source: Path | HubName, out: Path, model: str = "nezha", **options: 
     or does not fit its configuration.
     """
     spec, known, origin = model_spec(model), {}, ""
+    sizes = Conversion.parse(options, "convert").sizes()
     if isinstance(source, HubName):
         name, source = source, fetch(source)
         if is_export(source) and not options and _type_in(source) == spec.config.model_type:
@@ -57,7 +60,8 @@ def convert(source: Path | HubName, out: Path, model: str = "nezha", **options: 
     log.info("reading %s as %s: %s", found.weights, found.form.name, found.reason)
     raw = found.read()
     with about(found.config_path):
-        config = spec.config(**settings_of(spec.config, found.form.config(found.config)))
+        values = found.form.config(found.config)
+        config = spec.config(**settings_of(spec.config, values))
         if config.num_hidden_layers > len(raw):
             raise UserError(
                 f"{found.config_path}: {config.num_hidden_layers:,} layers, but {found.weights.name} holds "
@@ -67,6 +71,12 @@ def convert(source: Path | HubName, out: Path, model: str = "nezha", **options: 
         weights = found.form.fit(found.form.weights(raw), found.config, config)
         with torch.device("meta"):  # shapes alone: a wrong configuration may ask for more than memory holds
             _check_shapes(spec.converted(config), weights, found.form, found.weights)
+        if sizes:
+            larger = larger_config(spec, values, sizes)
+            with torch.device("meta"):
+                shapes = {name: tensor.shape for name, tensor in _expected(spec.converted(larger)).items()}
+            layers = repeated_layers(config.num_hidden_layers, larger.num_hidden_layers)
+            config, weights = larger, larger_weights(weights, shapes, layers, spec.fused or {})
         converted = spec.converted(config)
     absent = _load(converted, weights, found.form)
     with tempfile.TemporaryDirectory() as folder:
@@ -75,6 +85,7 @@ def convert(source: Path | HubName, out: Path, model: str = "nezha", **options: 
             name_special_tokens(config, tokenizer)
         objective = OBJECTIVES[next(iter(spec.heads))]
         summary = f"Converted by reread from `{found.weights.name}`{origin} ({found.form.name})."
+        summary += " Its weights are tiled from those of a smaller model." if sizes else ""
         lengths = {"sequence_length": 512, **config.to_dict()}
         card = model_card(spec, objective, summary, {}, lengths=lengths, known=known)
         write_huggingface(out, converted, tokenizer, card, absent)

@@ -1,6 +1,6 @@
 """Forms of other projects' weights, which each model's convert.py lists."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib import import_module
@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from reread.preprocessing.errors import UserError
-from reread.training.models import MODELS, OURS
-from reread.training.models.conversion import Conversion
+from reread.training.models import MODELS, OURS, model_spec
+from reread.training.models.conversion import SIZES, Conversion
 
 TORCH = ("model.safetensors", "pytorch_model.bin", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt")
 TENSORFLOW = ("*.index",)
@@ -57,17 +57,26 @@ def forms_of(model: str, options: Mapping[str, Any]) -> tuple[Form, ...]:
     wrong, or that it does not take.
     """
     checked = Conversion.parse(options, "convert")
+    if checked.sizes() and model_spec(model).fused is None:
+        takers = ", ".join(taker for taker in MODELS if model_spec(taker).fused is not None)
+        raise UserError(f"--{_option(checked.sizes())}: not for {model}; models that take it: {takers}")
+    others = [option for option in options if option not in SIZES]
     module = import_module(f"reread.training.models.{model if model in OURS else 'hub'}.convert")
     forms: tuple[Form, ...]
     if hasattr(module, "forms"):
         forms = module.forms(checked)
-    elif options:
+    elif others:
         modules = {taker: import_module(f"reread.training.models.{taker}.convert") for taker in OURS}
         takers = ", ".join(taker for taker, one in modules.items() if hasattr(one, "forms"))
-        raise UserError(f"--{next(iter(options))}: not for {model}; models that take it: {takers}")
+        raise UserError(f"--{_option(others)}: not for {model}; models that take it: {takers}")
     else:
         forms = module.FORMS if model in OURS else module.forms_of(model)
     return forms
+
+
+def _option(options: Iterable[str]) -> str:
+    """The first one as it is written on the command line."""
+    return next(iter(options)).replace("_", "-")
 
 
 def way_out(folder: Path, config: Mapping[str, Any], wanted: str = "") -> str:

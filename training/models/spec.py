@@ -53,6 +53,9 @@ class ModelSpec:
     """Keys of its configuration with the one value that is supported."""
     merged: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] = lambda start, given: {**start, **given}
     """(values of the start's configuration, a recipe's) -> those of the model."""
+    fused: Mapping[str, int] | None = None
+    """Globs of parameters that hold several matrices above one another -> how many, for a larger model that is tiled
+    from a smaller one; None: it is not."""
     layer: str = ""
     """The class of the layers that are compiled; default: those that the model names as not to be split."""
     usage: Mapping[str, str] = field(default_factory=dict)

@@ -57,6 +57,8 @@ class Encoder:
     """As `ModelSpec.own_keys`: keys that only some versions of its configuration have, and that all take."""
     merged: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] = _same
     """As `ModelSpec.merged`."""
+    fused: Mapping[str, int] = field(default_factory=dict)
+    """As `ModelSpec.fused`."""
 
 
 def _after_padding(config: Any) -> int:
@@ -126,6 +128,7 @@ ENCODERS: dict[str, Encoder] = {
             "local_rope_theta": (float, 10_000.0, "Base of the rotary positions of local layers."),
         },
         merged=_modernbert_values,
+        fused={"*.Wqkv.*": 3, "*.Wi.*": 2},
     ),
     "electra": Encoder("Electra", "ElectraLayer", ("generator_predictions", "generator_lm_head")),
 }

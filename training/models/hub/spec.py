@@ -42,4 +42,5 @@ def hub_spec(name: str) -> ModelSpec:
         separates=True,
         only=ONLY,
         merged=encoder.merged,
+        fused=encoder.fused,
     )

@@ -62,4 +62,5 @@ SPEC = ModelSpec(
     flops,
     compiles=True,
     paired=NezhaForPreTraining,
+    fused={},
 )
