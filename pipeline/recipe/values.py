@@ -38,7 +38,14 @@ def read_values(text: str, where: str) -> Any:
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a number that Python does not read
         raise NotYamlError(f"{where}: not readable as YAML: {' '.join(str(error).split())}") from None
     _check(values, where)
-    return values
+    return _unshared(values)
+
+
+def _unshared(values: Any) -> Any:
+    """A copy in which what aliases repeat is there several times, so that an override changes one of them."""
+    if isinstance(values, dict):
+        return {key: _unshared(value) for key, value in values.items()}
+    return [_unshared(value) for value in values] if isinstance(values, list) else values
 
 
 def as_yaml(text: str) -> str:

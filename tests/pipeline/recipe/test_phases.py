@@ -151,3 +151,10 @@ def test_a_model_of_another_size_is_refused_before_any_work() -> None:
     ):
         check_train(load(phases=[{"steps": 1}, {"steps": 1, "model": {"hidden_size": 64}}]))
     check_train(load(phases=[{"steps": 1}, {"steps": 1, "data": {"next_sentence": False}}]))
+
+
+def test_an_override_of_a_phase_leaves_others_that_share_an_anchor(tmp_path: Path) -> None:
+    text = "base: nezha-small\nname: x\nphases: [&a {steps: 2, optimizer: {weight_decay: 0.1}}, *a]\n"
+    (tmp_path / "x.yaml").write_text(f"{text}train: {{steps: null}}\n")
+    first, second = phases_of(load_recipe(str(tmp_path / "x.yaml"), ["phases.2.optimizer.weight_decay=0.3"]))
+    assert (first.optimizer.weight_decay, second.optimizer.weight_decay) == (0.1, 0.3)
