@@ -142,6 +142,7 @@ def test_reading_twice_reaches_all_segments_with_enhanced_recurrence_and_one_a_l
 
 
 @pytest.mark.long
+@pytest.mark.long
 @pytest.mark.parametrize("review", [True, False])
 def test_tokens_find_what_any_window_holds_with_memory_review_alone(
     objectives: None, tmp_path: Path, review: bool

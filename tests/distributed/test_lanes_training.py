@@ -59,6 +59,7 @@ def evaluate_in_process(values: dict[str, Any], run: Path) -> tuple[dict[str, fl
     return task.held_out_summary(None), task.held_out_summary(1)
 
 
+@pytest.mark.long
 def test_processes_that_have_no_lane_wait_for_the_one_that_reads(ranks, sample_corpus, tmp_path) -> None:
     """With one lane all processes have the figures of a single process, bit for bit."""
     values = values_of("ran", sample_corpus)

@@ -14,6 +14,7 @@ from reread.training.parallel.layout import Slice
 from reread.training.parallel.mesh import Mesh
 from reread.training.parallel.rendezvous import init_mesh
 from reread.training.parallel.tensor import layout, parallelise, vocab_argmax, vocab_cross_entropy, whole_vocabulary
+from tests.conftest import rarer
 
 VOCABULARY = 300
 
@@ -90,8 +91,8 @@ def _split(
         (1, "functional", False),
         (2, "functional", False),
         (2, "functional", True),
-        (2, "parametric_absolute", False),
-        (2, "parametric_relative", False),
+        rarer(2, "parametric_absolute", False),
+        rarer(2, "parametric_relative", False),
         (2, "parametric_relative", True),
         (4, "functional", False),
     ],

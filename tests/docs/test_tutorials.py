@@ -26,6 +26,7 @@ def test_the_tutorial_goes_from_a_folder_of_text_to_predictions(
     assert len((tmp_path / "found.jsonl").read_text(encoding="utf-8").splitlines()) == 2
 
 
+@pytest.mark.long
 def test_the_tutorial_finds_by_meaning_with_weights_that_have_learned_something(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,6 +159,7 @@ def test_a_type_of_model_that_fine_tuning_does_not_know_is_named_with_the_way_ou
     assert "starting from the weights in models/someone--small-longformer-64;" in output
 
 
+@pytest.mark.long
 def test_the_command_asks_the_hub_of_its_environment_and_not_if_that_forbids_it(hub: Hub, tmp_path: Path) -> None:
     """In a process of its own, where HF_HUB_OFFLINE is read before Hugging Face's libraries are imported."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "hf")}

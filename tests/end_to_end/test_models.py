@@ -12,7 +12,7 @@ import yaml
 from reread.training.config import TrainSettings
 from reread.training.run.model import read_run_model
 from reread.training.run.restore import restore_model
-from tests.conftest import longformer_values, ran_stream_values, ran_values
+from tests.conftest import longformer_values, ran_stream_values, ran_values, rarer
 from tests.elsewhere import run_elsewhere
 from tests.end_to_end.test_lanes import figures, reread
 from tests.runs import STEPS, assert_same_end, final_tensors, finish, killed_twice, start
@@ -26,7 +26,7 @@ def values_of(kind: str, corpus: Path) -> dict[str, Any]:
     return {name: values[name] for name in ("model", "data", "optimizer")}
 
 
-@pytest.fixture(scope="module", params=list(KINDS))
+@pytest.fixture(scope="module", params=["ran", rarer("longformer")])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

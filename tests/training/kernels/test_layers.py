@@ -58,6 +58,7 @@ def test_residual_and_norm(shape: tuple[int, ...], probability: float) -> None:
     assert (residual_norm(*of, 1e-5, probability, 12347)[1] != h).any() == (probability > 0)
 
 
+@pytest.mark.long
 def test_layers_by_kernels_can_be_computed_again_in_the_backward_pass() -> None:
     """Activation checkpointing; what is dropped is the same the second time."""
     extra("kernels", "triton")
