@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import md5
 from pathlib import Path
@@ -45,7 +45,7 @@ def embed(
     examples = examples_of(data, "predict")
     key = repr((fingerprint_of(examples), data.model_dump_json(), checksum_of(reader.model), normalize, PART))
     shape = (len(examples), reader.model.config.hidden_size)
-    with _file(output, md5(key.encode()).hexdigest(), shape) as (begin, rows, write_ids):
+    with _file(output, md5(key.encode()).hexdigest(), shape) as (begin, write):
         if begin:
             log.info("%s: an interrupted command wrote %s vectors; going on after them", output, f"{begin:,}")
         unknown = 0
@@ -55,9 +55,7 @@ def embed(
             if normalize:
                 found /= np.maximum(np.linalg.norm(found, axis=1, keepdims=True), np.finfo(np.float32).tiny)
             unknown += int((~found.any(axis=1)).sum())
-            rows[first : first + len(part)] = found
-            rows.flush()
-            write_ids(one.id for one in part)
+            write(found, [one.id for one in part])
         if unknown:
             log.warning(
                 "%s: %s of %s documents have no token but [UNK]: their vectors are zeros",
@@ -76,9 +74,11 @@ def _task(overrides: list[str]) -> dict[str, Any]:
 
 
 @contextmanager
-def _file(output: Path, key: str, shape: tuple[int, int]) -> Iterator[tuple[int, Any, Any]]:
-    """How many rows an interrupted command with the same `key` has left, the rows [n, D] on the disk, and what writes
-    the ids of rows that are there; the files get their names when the block ends without an error."""
+def _file(
+    output: Path, key: str, shape: tuple[int, int]
+) -> Iterator[tuple[int, Callable[[NDArray[np.float32], list[str]], None]]]:
+    """How many rows of [n, D] an interrupted command with the same `key` has left, and what writes the next rows and
+    their ids; the files get their names when the block ends without an error."""
     kept = output.with_suffix(".ids.txt" if output.suffix == ".npy" else ".parquet.ids")
     vectors = unfinished(output.with_name(f"{output.stem}.{key}.npy"))
     with writing(output), continued_file(kept, key, PART) as ids:
@@ -87,13 +87,24 @@ def _file(output: Path, key: str, shape: tuple[int, int]) -> Iterator[tuple[int,
                 other.unlink(missing_ok=True)
         if ids.lines and not vectors.exists():
             raise UserError(f"{vectors}: is gone, but ids of its rows are kept; delete {output.parent}/.{kept.name}.*")
-        rows = np.lib.format.open_memmap(vectors, "r+" if ids.lines else "w+", np.float32, shape)  # type: ignore[no-untyped-call]
-        yield ids.lines, rows, ids.write
+        with vectors.open("r+b" if ids.lines else "w+b") as file:  # not mapped: a full disk would kill the process
+            header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
+            file.seek(4 * ids.lines * shape[1], os.SEEK_CUR)
+            file.truncate()
+
+            def write(rows: NDArray[np.float32], names: list[str]) -> None:
+                file.write(rows.astype("<f4", copy=False).tobytes())
+                file.flush()
+                os.fsync(file.fileno())
+                ids.write(names)
+
+            yield ids.lines, write
     with writing(output):
         if output.suffix == ".npy":
             os.replace(vectors, output)
         else:
-            _write_parquet(output, kept, rows)
+            _write_parquet(output, kept, np.load(vectors, mmap_mode="r"))
             vectors.unlink()
             kept.unlink()
         sync_folder(output.parent)

@@ -1,6 +1,7 @@
 """`reread embed`: the vectors of a file's documents."""
 
 import json
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +82,23 @@ def test_vectors_of_another_text_are_not_continued_and_unknown_words_are_told(
     assert np.array_equal(known, reread.load("opinion-export", device="cpu").embed("口"))
     assert not unknown.any() and "1 of 2 documents have no token but [UNK]" in caplog.text
     assert not list(Path().glob(".v.*"))
+
+
+def test_a_full_disk_is_one_line_and_the_command_goes_on_with_more_room(
+    lines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "PART", 1)
+    embed(Path("opinion-export"), lines, [], Path("whole.npy"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (Path("whole.npy").stat().st_size - 1, hard))
+    try:
+        with pytest.raises(UserError, match=r"v\.ids\.txt: File too large; make room"):
+            embed(Path("opinion-export"), lines, [], Path("v.npy"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not Path("v.npy").exists()
+    embed(Path("opinion-export"), lines, [], Path("v.npy"))
+    assert Path("v.npy").read_bytes() == Path("whole.npy").read_bytes()
 
 
 @pytest.mark.parametrize(
