@@ -46,11 +46,11 @@ def print_estimates(
     if not recipe.phases:
         print_estimate(recipe, cluster, flop_share, finetunings)
         return
-    seconds, ends = 0.0, [0, *(phase.steps for phase in phases_of(recipe))]
-    for number, (phase, (first, last)) in enumerate(zip(phases_of(recipe), pairwise(ends), strict=True), 1):
-        init = train_section(recipe).init
-        own = {"steps": last - first, "init": init}
-        print(f"phase {number} of {len(recipe.phases)}, steps {first + 1:,} to {last:,}:")
+    seconds, phases = 0.0, phases_of(recipe)
+    ends = [0, *(phase.steps for phase in phases)]
+    for number, (phase, (first, last)) in enumerate(zip(phases, pairwise(ends), strict=True), 1):
+        own = {"steps": last - first, "init": phases[0].init}
+        print(f"phase {number} of {len(phases)}, steps {first + 1:,} to {last:,}:")
         part = {"train": phase.model_copy(update=own), "phases": [], "then": [], "published": []}
         seconds += print_estimate(recipe.model_copy(update=part), cluster, flop_share)
     print(f"all phases, {ends[-1]:,} steps: {_duration(seconds)} as the recipe says, as chosen where it cannot be")

@@ -106,12 +106,13 @@ def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run
     if recipe.train.data.is_task:
         raise UserError(f"recipe {recipe.name}: fine-tunes a model; submit it by `reread finetune RECIPE --slurm`")
     made = recipe.preprocess.output.resolve() if jobs and recipe.preprocess is not None else None
-    for part in dict.fromkeys(part for phase in phases_of(recipe) for part in phase.data.parts):
+    phases = phases_of(recipe)
+    for part in dict.fromkeys(part for phase in phases for part in phase.data.parts):
         if isinstance(part.corpus, Path) and part.corpus.resolve() != made:  # an address is for the nodes' caches
             Manifest.read(part.corpus)
     if recipe.phases:
-        ends = [phase.steps for phase in phases_of(recipe)]
-        log.info("one job trains the %d phases, up to steps %s", len(ends), ", ".join(f"{one:,}" for one in ends))
+        ends = ", ".join(f"{phase.steps:,}" for phase in phases)
+        log.info("one job trains the %d phases, up to steps %s", len(phases), ends)
     if automatic := recipe.train.automatic:
         log.info(
             "train.%s: auto: chosen when the job starts, for its GPUs; `reread plan %s --gpus %d --gpu NAME "
