@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LongformerConfig
 
+from ..blocks import exporting
+
 # Added to masked scores: finite, also after float16 adds a score, so that a token that sees nothing does not divide
 # zero by zero.
 MASKED = -3e4
@@ -31,12 +33,16 @@ class Chunks:
     """The cut of rows of L tokens for a window of w tokens to each side.
 
     A short row is one chunk with no keys beside it. Otherwise rows are concatenated, each padded to C chunks, and the
-    keys of a chunk are its own tokens and the w on either side; masks hide those of another row.
+    keys of a chunk are its own tokens and the w on either side; masks hide those of another row. Recorded by
+    torch.export, rows of any length are cut into chunks of one size.
     """
 
     def __init__(self, length: int, window: int) -> None:
         size = max(CHUNK, window // 2)
         self.length, self.window = length, window
+        if exporting():
+            self.count, self.size, self.beside = (length + size - 1) // size, size, window
+            return
         self.count = 1 if length <= size + 2 * window else -(-length // size)
         self.size = length if self.count == 1 else -(-length // self.count // 16) * 16  # for aligned tensors
         self.beside = 0 if self.count == 1 else window
@@ -50,6 +56,9 @@ class Chunks:
         flat = self._filled(x).flatten(0, 1)
         if self.beside:
             flat = F.pad(flat, (*(0, 0) * (x.dim() - 2), self.beside, self.beside))
+        if exporting():  # ONNX has no such view
+            starts = torch.arange(x.shape[0] * self.count, device=x.device)[:, None] * self.size
+            return flat[starts + torch.arange(self.size + 2 * self.beside, device=x.device)]
         return flat.unfold(0, self.size + 2 * self.beside, self.size).movedim(-1, 1)
 
     def rows(self, x: Tensor) -> Tensor:
@@ -66,7 +75,7 @@ class Chunks:
 
     def _filled(self, x: Tensor) -> Tensor:
         missing = self.count * self.size - self.length
-        return F.pad(x, (*(0, 0) * (x.dim() - 2), 0, missing)) if missing else x
+        return F.pad(x, (*(0, 0) * (x.dim() - 2), 0, missing)) if exporting() or missing else x
 
 
 class Sight:
@@ -75,7 +84,7 @@ class Sight:
     marks [B, L]: 0 for padding, 1 for a token with a window, 2 for a global one; None if all are 1. With marks, the
     host waits for the device once, for whether there is padding and how many tokens are global. Booleans need no wait:
     no token is global, and there is padding. torch.export cannot know either: what it records has masks for padding
-    and, if `may_be_global`, a column for each token.
+    and, if `may_be_global`, as many columns as a row has global tokens at most, two or more.
     """
 
     real: Tensor | None = None
@@ -90,17 +99,18 @@ class Sight:
         if marks is None:
             return
         count = (marks > 1).sum(1)
-        if _exporting():
-            padded, most = True, marks.shape[1] if may_be_global else 0
+        if exporting():
+            padded, most = True, _most(count, marks.shape[1]) if may_be_global else 0
         elif marks.dtype == torch.bool:
             padded, most = True, 0
         else:
             padded, most = torch.stack([(marks <= 0).any(), count.max()]).tolist()
         if padded:
             self.real = marks > 0
-        if most:
-            most = min(-(-most // 16) * 16, marks.shape[1])  # for aligned tensors
-            self.positions = (marks > 1).to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
+        if exporting() and may_be_global or most:
+            if not exporting():
+                most = min(-(-most // 16) * 16, marks.shape[1])  # for aligned tensors
+            self.positions = (marks > 1).int().argsort(dim=1, descending=True, stable=True)[:, :most]
             self.chosen = torch.arange(most, device=marks.device) < count[:, None]
 
     def local(self, chunks: Chunks, like: Tensor) -> Tensor | None:
@@ -114,9 +124,9 @@ class Sight:
         return self._masks[key]
 
     def _local(self, chunks: Chunks, like: Tensor) -> Tensor | None:
-        if self.real is None and self.positions is None and chunks.length <= chunks.window + 1:
+        if self.real is None and self.positions is None and not exporting() and chunks.length <= chunks.window + 1:
             return None
-        seen = chunks.near(like.device).repeat(len(like), 1, 1)
+        seen = chunks.near(like.device).repeat(like.shape[0], 1, 1)
         by_window = self.real
         if self.positions is not None:
             if by_window is None:
@@ -135,9 +145,12 @@ class Sight:
         return None if self.real is None else _term(self.real, like)[:, None, None]
 
 
-def _exporting() -> bool:
-    """Whether torch.export is recording; torch 2.6 does not tell it from torch.compile."""
-    return bool(getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)())
+def _most(count: Tensor, length: int) -> int:
+    """The most of `count` [B], from 2 to `length`, as a size that torch.export records."""
+    most = count.amax().clamp(min=2).item()
+    torch._check(most >= 2)
+    torch._check(most <= length)
+    return most  # type: ignore[return-value]
 
 
 def _term(seen: Tensor, like: Tensor) -> Tensor:
