@@ -153,6 +153,14 @@ def at_positions(x: Tensor, positions: Tensor) -> Tensor:
     return x.gather(1, index.expand(*positions.shape, *x.shape[2:]))
 
 
+def chosen_first(these: Tensor) -> Tensor:
+    """The positions of each row, first those where `these` is True, each part in its order: bool [B, L] -> int64."""
+    if not exporting():
+        return (~these).byte().argsort(dim=1, stable=True)
+    places = (these.long().cumsum(1) - 1).where(these, these.sum(1, keepdim=True) + (~these).long().cumsum(1) - 1)
+    return torch.empty_like(places).scatter(1, places, torch.arange(these.shape[1], device=these.device).expand_as(places))
+
+
 def mean_state(hidden: Tensor, mask: Tensor | None) -> Tensor:
     """The mean of hidden [B, L, D] over the tokens of mask [B, L] -> [B, D]; None: all are. In float32 at least."""
     if mask is None:

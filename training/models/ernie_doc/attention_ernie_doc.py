@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..blocks import at_least_float32, exporting
+from ..blocks import at_least_float32, chosen_first, exporting
 from .configuration_ernie_doc import ErnieDocConfig
 
 # Added to masked scores. Half of float16's range, so that the sum with a score is finite in every type and a row of
@@ -308,7 +308,7 @@ class Update(NamedTuple):
 
     @classmethod
     def of(cls, valid: Tensor, slots: int) -> "Update":
-        order = valid.int().argsort(dim=1, stable=True)[:, -slots:]
+        order = chosen_first(~valid)[:, -slots:]
         lacking = slots - order.shape[1]
         empty = F.pad(~valid.gather(1, order), (lacking, 0), value=True)
         return cls(F.pad(order, (lacking, 0))[..., None], empty[..., None])

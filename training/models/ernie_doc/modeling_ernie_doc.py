@@ -33,6 +33,7 @@ from ..blocks import (
     at_positions,
     attention_weights,
     chosen,
+    chosen_first,
     cross_entropy,
     given_once,
     initialise,
@@ -603,14 +604,15 @@ class ErnieDocHead(ErnieDocPreTrainedModel, TaskHead):
         mask = rows.get("attention_mask")
         if mask is None:
             return super().encode(rows)
-        order = (mask != 0).int().argsort(dim=1, descending=True, stable=True)
+        order = chosen_first(mask != 0)
         by_token = ("input_ids", "attention_mask", "token_type_ids", "inputs_embeds")
         encoded = super().encode({name: at_positions(x, order) if name in by_token else x for name, x in rows.items()})
         hidden = encoded.last_hidden_state
         if (pooler := getattr(self, self.base_model_prefix).pooler) is not None:
             cls = (mask != 0).sum(1, keepdim=True).clamp(min=1) - 1
             encoded.pooler_output = pooler(at_positions(hidden, cls))
-        back = order.argsort(dim=1)
+        places = torch.arange(order.shape[1], device=order.device).expand_as(order)
+        back = torch.empty_like(order).scatter(1, order, places)
         encoded.last_hidden_state = at_positions(hidden, back)
         if encoded.hidden_states is not None:
             encoded.hidden_states = tuple(at_positions(states, back) for states in encoded.hidden_states)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LongformerConfig
 
-from ..blocks import exporting
+from ..blocks import chosen_first, exporting
 
 # Added to masked scores: finite, also after float16 adds a score, so that a token that sees nothing does not divide
 # zero by zero.
@@ -110,7 +110,7 @@ class Sight:
         if exporting() and may_be_global or most:
             if not exporting():
                 most = min(-(-most // 16) * 16, marks.shape[1])  # for aligned tensors
-            self.positions = (marks > 1).int().argsort(dim=1, descending=True, stable=True)[:, :most]
+            self.positions = chosen_first(marks > 1)[:, :most]
             self.chosen = torch.arange(most, device=marks.device) < count[:, None]
 
     def local(self, chunks: Chunks, like: Tensor) -> Tensor | None:
@@ -147,7 +147,7 @@ class Sight:
 
 def _most(count: Tensor, length: int) -> int:
     """The most of `count` [B], from 2 to `length`, as a size that torch.export records."""
-    most = count.amax().clamp(min=2).item()
+    most = count.amax(0).clamp(min=2).item()
     torch._check(most >= 2)
     torch._check(most <= length)
     return most  # type: ignore[return-value]
