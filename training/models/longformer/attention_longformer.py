@@ -61,6 +61,10 @@ class Chunks:
             return flat[starts + torch.arange(self.size + 2 * self.beside, device=x.device)]
         return flat.unfold(0, self.size + 2 * self.beside, self.size).movedim(-1, 1)
 
+    def each(self, x: Tensor) -> Tensor:
+        """[B, ...] -> [B C, ...], the same for all chunks of a row."""
+        return x[:, None].expand(-1, self.count, *x.shape[1:]).flatten(0, 1)
+
     def rows(self, x: Tensor) -> Tensor:
         """[B C, c, ...] -> [B, L, ...]."""
         return x.reshape(-1, self.count * self.size, *x.shape[2:])[:, : self.length]
@@ -135,7 +139,7 @@ class Sight:
         if by_window is not None:
             seen = seen & chunks.keys(by_window)[:, None]
         if self.positions is not None:
-            columns = self.chosen.repeat_interleave(chunks.count, 0)[:, None].expand(-1, chunks.size, -1)
+            columns = chunks.each(self.chosen)[:, None].expand(-1, chunks.size, -1)
             seen = torch.cat([seen, columns], dim=-1)
         seen = seen | ~seen.any(-1, keepdim=True)  # padding among padding: cuDNN's gradient of a masked row is NaN
         return _term(seen, like)[:, None]
@@ -193,7 +197,7 @@ class LongformerSelfAttention(nn.Module):
         chunks = Chunks(hidden.shape[1], self.window)
         keys = [chunks.keys(x) for x in (k, v)]
         if sight.positions is not None:
-            columns = [_take(x, sight.positions).repeat_interleave(chunks.count, 0) for x in (k, v)]
+            columns = [chunks.each(_take(x, sight.positions)) for x in (k, v)]
             keys = [torch.cat(pair, dim=1) for pair in zip(keys, columns, strict=True)]
         return chunks.rows(self._attend(chunks.queries(q), keys[0], keys[1], sight.local(chunks, q)))
 
