@@ -40,13 +40,6 @@ UNSUPPORTED = {
 """Objective -> why its head is no graph."""
 
 
-class Options(NamedTuple):
-    """What of ONNX is written."""
-
-    int8: bool = False
-    """Whether also with weights of 8 bits."""
-
-
 def check_onnx(spec: ModelSpec, objective: str, config: Any) -> None:
     """Raises `UserError` for a model that is no graph, and without the packages that write and run one."""
     reason = UNSUPPORTED.get(objective)
@@ -167,6 +160,9 @@ def write_graph(folder: Path, graph: Graph, spec: ModelSpec, metadata: Mapping[s
         program = _recorded(graph, example)
         program.model.metadata_props.update({**metadata, "opset": str(OPSET)})
         program.model.producer_name = "reread"
+        for part in (program.model.graph, *program.model.functions.values()):
+            for node in part.all_nodes():
+                node.metadata_props.clear()  # where in the code it was recorded
         program.save(path)
         del program
         shapes = [(5, min(longest or 10**9, 2 * recorded - 7)), (3, 2 * recorded // 3), (1, SHORT)]
