@@ -47,9 +47,10 @@ def export_run(
     """Write the model of checkpoint `step`, by default the last one, whatever split it was saved at; with `average` the
     mean of several checkpoints (`averaged_steps`), which config.json and the card say.
 
-    With `onnx` the folder also has graphs for onnxruntime, and with `int8` the same with weights of 8 bits, of which a
-    task's scores on dev are logged. Only the run folder is needed. `known` are entries of the card's front matter that the run does not have. Raises
-    `UserError` if the run has no (such) checkpoint, and for a model that is no graph (`check_onnx`).
+    With `onnx` the folder also has graphs for onnxruntime, and with `int8` the same with weights of 8 bits; of a task
+    the scores of all on dev are logged. Only the run folder is needed. `known` are entries of the card's front matter
+    that the run does not have. Raises `UserError` if the run has no (such) checkpoint, and for a model that is no graph
+    (`check_onnx`).
     """
     kept = read_run_model(run, settings)
     if onnx:

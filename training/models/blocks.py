@@ -158,7 +158,9 @@ def chosen_first(these: Tensor) -> Tensor:
     if not exporting():
         return (~these).byte().argsort(dim=1, stable=True)
     places = (these.long().cumsum(1) - 1).where(these, these.sum(1, keepdim=True) + (~these).long().cumsum(1) - 1)
-    return torch.empty_like(places).scatter(1, places, torch.arange(these.shape[1], device=these.device).expand_as(places))
+    return torch.empty_like(places).scatter(
+        1, places, torch.arange(these.shape[1], device=these.device).expand_as(places)
+    )
 
 
 def mean_state(hidden: Tensor, mask: Tensor | None) -> Tensor:

@@ -28,10 +28,10 @@ LENGTHS: dict[str, dict[str, Any]] = {  # so that rows of 150 tokens are several
     "ernie_doc": {"reading": {"length": 100}, "max_position_embeddings": 170},
     "ran": {"reading": {"length": 100}, "window_size": 32},
     "longformer": {"max_position_embeddings": 340, "attention_window": 8},
-    **dict.fromkeys(
-        ("bert", "roberta", "modernbert", "electra"),
-        {"num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 200, "pad_token_id": 0},
-    ),
+    **{
+        name: {"num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 200, "pad_token_id": 0}
+        for name in ("bert", "roberta", "modernbert", "electra")
+    },
 }
 HEADS = ("classify", "tag", "answer", "choose", "rank", "phrases")
 GRAPHS = [(name, head) for name in LENGTHS for head in ("pretraining", *HEADS)]

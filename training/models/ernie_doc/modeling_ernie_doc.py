@@ -398,7 +398,9 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
     def _key_types(self, types: Tensor, slots: int) -> Tensor:
         """[B, S, type_vocab_size] int64: one-hot types of `slots` of memory and of the tokens, types [B, T]."""
         first = types[:1, :1] if self.config.official_memory else types[:, :1]
-        return F.one_hot(torch.cat([first.expand(types.shape[0], slots), types], dim=1).long(), self.config.type_vocab_size)
+        return F.one_hot(
+            torch.cat([first.expand(types.shape[0], slots), types], dim=1).long(), self.config.type_vocab_size
+        )
 
     def read(self, input_ids: Tensor, *, retrospective: bool = True) -> ErnieDocModelOutput:
         """Read a whole document of any length: input_ids [n], without special tokens.

@@ -109,11 +109,10 @@ class Sight:
             padded, most = True, 0
         else:
             padded, most = torch.stack([(marks <= 0).any(), count.max()]).tolist()
+            most = min(-(-most // 16) * 16, marks.shape[1])  # for aligned tensors
         if padded:
             self.real = marks > 0
-        if exporting() and may_be_global or most:
-            if not exporting():
-                most = min(-(-most // 16) * 16, marks.shape[1])  # for aligned tensors
+        if most:
             self.positions = chosen_first(marks > 1)[:, :most]
             self.chosen = torch.arange(most, device=marks.device) < count[:, None]
 

@@ -304,8 +304,8 @@ class RanLayer(GradientCheckpointingLayer):
         return raw, k_cell, v_cell
 
     def _record(self, k: Tensor, v: Tensor, cells: "_Cells") -> tuple[Tensor, Tensor]:
-        """The chain of `cells` for windows of keys and values [B, n, N, P, h], of which there is a mask, as one operation
-        for any n, which torch.export records. Returns the cells' keys and values [B, n, N, 1, h]."""
+        """The chain of `cells` for windows of keys and values [B, n, N, P, h], of which there is a mask, as one
+        operation for any n, which torch.export records. Returns the cells' keys and values [B, n, N, 1, h]."""
         from torch._higher_order_ops.scan import scan
 
         number = torch.arange(k.shape[1], device=k.device)
