@@ -93,7 +93,7 @@ def _write_graphs(run: Path, kept: RunModel, model: PreTrainedModel, int8: bool,
             small = quantise(written.path)
             files[f"{FOLDER}/{small.name}"] = small
             sizes = [_megabytes(path) for path in (written.path, small)]
-            log.info("%s/%s: %s instead of %s, its vectors and logits are other ones", FOLDER, small.name, *sizes[::-1])
+            log.info("%s/%s: %s instead of %s; its outputs are close, not equal", FOLDER, small.name, *sizes[::-1])
         if int8 and task_of(kept.settings.data):
             log_scores(kept, settings_of_run(kept.settings, run), graph, files)
     if longest := spec.longest(kept.config):
