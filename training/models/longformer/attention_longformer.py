@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LongformerConfig
 
+from ..blocks import chosen_first, exporting
+
 # Added to masked scores: finite, also after float16 adds a score, so that a token that sees nothing does not divide
 # zero by zero.
 MASKED = -3e4
@@ -31,12 +33,16 @@ class Chunks:
     """The cut of rows of L tokens for a window of w tokens to each side.
 
     A short row is one chunk with no keys beside it. Otherwise rows are concatenated, each padded to C chunks, and the
-    keys of a chunk are its own tokens and the w on either side; masks hide those of another row.
+    keys of a chunk are its own tokens and the w on either side; masks hide those of another row. Recorded by
+    torch.export, rows of any length are cut into chunks of one size.
     """
 
     def __init__(self, length: int, window: int) -> None:
         size = max(CHUNK, window // 2)
         self.length, self.window = length, window
+        if exporting():
+            self.count, self.size, self.beside = (length + size - 1) // size, size, window
+            return
         self.count = 1 if length <= size + 2 * window else -(-length // size)
         self.size = length if self.count == 1 else -(-length // self.count // 16) * 16  # for aligned tensors
         self.beside = 0 if self.count == 1 else window
@@ -50,7 +56,14 @@ class Chunks:
         flat = self._filled(x).flatten(0, 1)
         if self.beside:
             flat = F.pad(flat, (*(0, 0) * (x.dim() - 2), self.beside, self.beside))
+        if exporting():  # ONNX has no such view
+            starts = torch.arange(x.shape[0] * self.count, device=x.device)[:, None] * self.size
+            return flat[starts + torch.arange(self.size + 2 * self.beside, device=x.device)]
         return flat.unfold(0, self.size + 2 * self.beside, self.size).movedim(-1, 1)
+
+    def each(self, x: Tensor) -> Tensor:
+        """[B, ...] -> [B C, ...], the same for all chunks of a row."""
+        return x[:, None].expand(-1, self.count, *x.shape[1:]).flatten(0, 1)
 
     def rows(self, x: Tensor) -> Tensor:
         """[B C, c, ...] -> [B, L, ...]."""
@@ -66,7 +79,7 @@ class Chunks:
 
     def _filled(self, x: Tensor) -> Tensor:
         missing = self.count * self.size - self.length
-        return F.pad(x, (*(0, 0) * (x.dim() - 2), 0, missing)) if missing else x
+        return F.pad(x, (*(0, 0) * (x.dim() - 2), 0, missing)) if exporting() or missing else x
 
 
 class Sight:
@@ -75,7 +88,7 @@ class Sight:
     marks [B, L]: 0 for padding, 1 for a token with a window, 2 for a global one; None if all are 1. With marks, the
     host waits for the device once, for whether there is padding and how many tokens are global. Booleans need no wait:
     no token is global, and there is padding. torch.export cannot know either: what it records has masks for padding
-    and, if `may_be_global`, a column for each token.
+    and, if `may_be_global`, as many columns as a row has global tokens at most, two or more.
     """
 
     real: Tensor | None = None
@@ -90,17 +103,17 @@ class Sight:
         if marks is None:
             return
         count = (marks > 1).sum(1)
-        if _exporting():
-            padded, most = True, marks.shape[1] if may_be_global else 0
+        if exporting():
+            padded, most = True, _most(count, marks.shape[1]) if may_be_global else 0
         elif marks.dtype == torch.bool:
             padded, most = True, 0
         else:
             padded, most = torch.stack([(marks <= 0).any(), count.max()]).tolist()
+            most = min(-(-most // 16) * 16, marks.shape[1])  # for aligned tensors
         if padded:
             self.real = marks > 0
         if most:
-            most = min(-(-most // 16) * 16, marks.shape[1])  # for aligned tensors
-            self.positions = (marks > 1).to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
+            self.positions = chosen_first(marks > 1)[:, :most]
             self.chosen = torch.arange(most, device=marks.device) < count[:, None]
 
     def local(self, chunks: Chunks, like: Tensor) -> Tensor | None:
@@ -114,9 +127,9 @@ class Sight:
         return self._masks[key]
 
     def _local(self, chunks: Chunks, like: Tensor) -> Tensor | None:
-        if self.real is None and self.positions is None and chunks.length <= chunks.window + 1:
+        if self.real is None and self.positions is None and not exporting() and chunks.length <= chunks.window + 1:
             return None
-        seen = chunks.near(like.device).repeat(len(like), 1, 1)
+        seen = chunks.near(like.device).repeat(like.shape[0], 1, 1)
         by_window = self.real
         if self.positions is not None:
             if by_window is None:
@@ -125,7 +138,7 @@ class Sight:
         if by_window is not None:
             seen = seen & chunks.keys(by_window)[:, None]
         if self.positions is not None:
-            columns = self.chosen.repeat_interleave(chunks.count, 0)[:, None].expand(-1, chunks.size, -1)
+            columns = chunks.each(self.chosen)[:, None].expand(-1, chunks.size, -1)
             seen = torch.cat([seen, columns], dim=-1)
         seen = seen | ~seen.any(-1, keepdim=True)  # padding among padding: cuDNN's gradient of a masked row is NaN
         return _term(seen, like)[:, None]
@@ -135,9 +148,12 @@ class Sight:
         return None if self.real is None else _term(self.real, like)[:, None, None]
 
 
-def _exporting() -> bool:
-    """Whether torch.export is recording; torch 2.6 does not tell it from torch.compile."""
-    return bool(getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)())
+def _most(count: Tensor, length: int) -> int:
+    """The most of `count` [B], from 2 to `length`, as a size that torch.export records."""
+    most = count.amax(0).clamp(min=2).item()
+    torch._check(most >= 2)
+    torch._check(most <= length)
+    return most  # type: ignore[return-value]
 
 
 def _term(seen: Tensor, like: Tensor) -> Tensor:
@@ -180,7 +196,7 @@ class LongformerSelfAttention(nn.Module):
         chunks = Chunks(hidden.shape[1], self.window)
         keys = [chunks.keys(x) for x in (k, v)]
         if sight.positions is not None:
-            columns = [_take(x, sight.positions).repeat_interleave(chunks.count, 0) for x in (k, v)]
+            columns = [chunks.each(_take(x, sight.positions)) for x in (k, v)]
             keys = [torch.cat(pair, dim=1) for pair in zip(keys, columns, strict=True)]
         return chunks.rows(self._attend(chunks.queries(q), keys[0], keys[1], sight.local(chunks, q)))
 

@@ -415,4 +415,4 @@ class LongformerForMultipleChoice(LongformerHead, ForMultipleChoice):
         if self.joined:
             return separators.cumsum(1) == 0
         behind = (separators.cumsum(1) > 0) & ~separators
-        return behind.int().cummax(dim=1).values.bool()
+        return behind.cumsum(1) > 0

@@ -26,6 +26,7 @@ from ..blocks import (
     attention_weights,
     chosen,
     cross_entropy,
+    exporting,
     given_once,
     initialise,
     returned,
@@ -117,7 +118,7 @@ class NezhaEncoder(nn.Module):
         clip = self.config.max_relative_position
         head_size = self.config.hidden_size // self.config.num_attention_heads
         real = torch.promote_types(like.dtype, torch.float32)
-        if clip is not None and length > clip + 1:
+        if clip is not None and (exporting() or length > clip + 1):
             table = sinusoids(torch.arange(2 * clip + 1, device=like.device), head_size).to(real)
             return Tables(table, table)
         # Nothing is clipped; tables of clipped checkpoints begin at -K, which shifts the argument by K
