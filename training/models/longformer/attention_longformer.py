@@ -1,11 +1,14 @@
-"""Longformer's attention: a sliding window, and global tokens (Beltagy et al. 2020, section 3).
+"""Longformer's attention: a sliding window, dilated or not, and global tokens (Beltagy et al. 2020, section 3).
 
 Ordinary scaled_dot_product_attention over chunks of queries whose windows of keys overlap, so that time and memory grow
 with the length and not with its square, on any device and at any length, without padding of the text to a multiple of
 the window.
 
-Shapes: B rows, L tokens, D hidden size, N heads, h = D / N head size, w the window to each side, G the most global
-tokens of a row; C chunks a row of c queries, each of which meets the k = c + 2w keys around its chunk.
+A window with dilation d holds every d-th token. Such a row is d strands, each of every d-th of its tokens, and within a
+strand the window is an ordinary one.
+
+Shapes: B rows, L tokens, D hidden size, N heads, h = D / N head size, w the window to each side, d the dilation, G the
+most global tokens of a row; C chunks a strand of c queries, each of which meets the k = c + 2w keys around its chunk.
 """
 
 from functools import partial
@@ -27,46 +30,70 @@ CHUNK = 64
 SCORES = 2**20
 
 
-class Chunks:
-    """The cut of rows of L tokens for a window of w tokens to each side.
+def strands(x: Tensor, dilation: int) -> Tensor:
+    """[B, d S, ...] -> [B d, S, ...]: strand r of a row has its tokens r, r + d, r + 2d, ..."""
+    return x.unflatten(1, (-1, dilation)).transpose(1, 2).flatten(0, 1) if dilation > 1 else x
 
-    A short row is one chunk with no keys beside it. Otherwise rows are concatenated, each padded to C chunks, and the
-    keys of a chunk are its own tokens and the w on either side; masks hide those of another row.
+
+def rejoined(x: Tensor, dilation: int) -> Tensor:
+    """[B d, S, ...] -> [B, d S, ...], the inverse of `strands`."""
+    return x.unflatten(0, (-1, dilation)).transpose(1, 2).flatten(1, 2) if dilation > 1 else x
+
+
+class Chunks:
+    """The cut of rows of L tokens for a window of w tokens to each side, of which neighbours are d tokens apart.
+
+    A short strand is one chunk with no keys beside it. Otherwise strands are concatenated, each padded to C chunks, and
+    the keys of a chunk are its own tokens and the w on either side; masks hide those of another strand.
     """
 
-    def __init__(self, length: int, window: int) -> None:
+    def __init__(self, length: int, window: int, dilation: int = 1) -> None:
         size = max(CHUNK, window // 2)
-        self.length, self.window = length, window
+        self.tokens, self.window, self.dilation = length, window, dilation
+        self.length = length = -(-length // dilation)
         self.count = 1 if length <= size + 2 * window else -(-length // size)
         self.size = length if self.count == 1 else -(-length // self.count // 16) * 16  # for aligned tensors
         self.beside = 0 if self.count == 1 else window
 
+    @property
+    def parts(self) -> int:
+        """d C, the chunks of a row."""
+        return self.dilation * self.count
+
     def queries(self, x: Tensor) -> Tensor:
-        """[B, L, ...] -> [B C, c, ...]."""
+        """[B, L, ...] -> [B d C, c, ...]."""
         return self._filled(x).reshape(-1, self.size, *x.shape[2:])
 
     def keys(self, x: Tensor) -> Tensor:
-        """[B, L, ...] -> [B C, k, ...], a view of one copy."""
+        """[B, L, ...] -> [B d C, k, ...], a view of one copy."""
         flat = self._filled(x).flatten(0, 1)
         if self.beside:
             flat = F.pad(flat, (*(0, 0) * (x.dim() - 2), self.beside, self.beside))
         return flat.unfold(0, self.size + 2 * self.beside, self.size).movedim(-1, 1)
 
     def rows(self, x: Tensor) -> Tensor:
-        """[B C, c, ...] -> [B, L, ...]."""
-        return x.reshape(-1, self.count * self.size, *x.shape[2:])[:, : self.length]
+        """[B d C, c, ...] -> [B, L, ...]."""
+        x = x.reshape(-1, self.count * self.size, *x.shape[2:])
+        return rejoined(x, self.dilation)[:, : self.tokens]
 
     def near(self, device: torch.device) -> Tensor:
-        """Whether a key is in the row and in the window of a query: bool [C, c, k]."""
+        """Whether a key is in the row and in the window of a query: bool [d C, c, k]."""
         starts = torch.arange(self.count, device=device)[:, None, None] * self.size
         queries = torch.arange(self.size, device=device)[:, None]
         keys = torch.arange(-self.beside, self.size + self.beside, device=device)
-        inside = (starts + keys >= 0) & (starts + keys < self.length)
-        return inside & ((queries - keys).abs() <= self.window)
+        strand = torch.arange(self.dilation, device=device)[:, None, None, None]
+        inside = (starts + keys >= 0) & ((starts + keys) * self.dilation + strand < self.tokens)
+        return (inside & ((queries - keys).abs() <= self.window)).flatten(0, 1)
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether a query sees all keys of its chunk: its whole strand, and no padding."""
+        return self.length <= self.window + 1 and self.length * self.dilation == self.tokens
 
     def _filled(self, x: Tensor) -> Tensor:
-        missing = self.count * self.size - self.length
-        return F.pad(x, (*(0, 0) * (x.dim() - 2), 0, missing)) if missing else x
+        """[B, L, ...] -> its strands [B d, C c, ...], padded."""
+        missing = self.parts * self.size - self.tokens
+        return strands(F.pad(x, (*(0, 0) * (x.dim() - 2), 0, missing)) if missing else x, self.dilation)
 
 
 class Sight:
@@ -86,7 +113,7 @@ class Sight:
     """bool [B, G]: whether a position is that of a global token."""
 
     def __init__(self, marks: Tensor | None, may_be_global: bool = True) -> None:
-        self._masks: dict[tuple[int, torch.dtype], Tensor | None] = {}
+        self._masks: dict[tuple[int, int, torch.dtype], Tensor | None] = {}
         if marks is None:
             return
         count = (marks > 1).sum(1)
@@ -104,17 +131,17 @@ class Sight:
             self.chosen = torch.arange(most, device=marks.device) < count[:, None]
 
     def local(self, chunks: Chunks, like: Tensor) -> Tensor | None:
-        """The term [B C, 1, c, k (+ G)] of the scores of all queries; None if each sees its whole row.
+        """The term [B d C, 1, c, k (+ G)] of the scores of all queries; None if each sees its whole strand.
 
         A global key is masked in the window and has a column of its own at the end.
         """
-        key = chunks.window, like.dtype
+        key = chunks.window, chunks.dilation, like.dtype
         if key not in self._masks:
             self._masks[key] = self._local(chunks, like)
         return self._masks[key]
 
     def _local(self, chunks: Chunks, like: Tensor) -> Tensor | None:
-        if self.real is None and self.positions is None and chunks.length <= chunks.window + 1:
+        if self.real is None and self.positions is None and chunks.sees_all:
             return None
         seen = chunks.near(like.device).repeat(len(like), 1, 1)
         by_window = self.real
@@ -125,7 +152,7 @@ class Sight:
         if by_window is not None:
             seen = seen & chunks.keys(by_window)[:, None]
         if self.positions is not None:
-            columns = self.chosen.repeat_interleave(chunks.count, 0)[:, None].expand(-1, chunks.size, -1)
+            columns = self.chosen.repeat_interleave(chunks.parts, 0)[:, None].expand(-1, chunks.size, -1)
             seen = torch.cat([seen, columns], dim=-1)
         seen = seen | ~seen.any(-1, keepdim=True)  # padding among padding: cuDNN's gradient of a masked row is NaN
         return _term(seen, like)[:, None]
@@ -152,11 +179,12 @@ def _take(x: Tensor, positions: Tensor) -> Tensor:
 class LongformerSelfAttention(nn.Module):
     """Attention whose only randomness is dropout of probabilities, which differs between split heads."""
 
-    def __init__(self, config: LongformerConfig, window: int) -> None:
+    def __init__(self, config: LongformerConfig, window: int, dilation: int = 1, dilated: int = 0) -> None:
+        """The first `dilated` heads have windows with this dilation."""
         super().__init__()
         self.head_size = config.hidden_size // config.num_attention_heads
         self.dropout = config.attention_probs_dropout_prob
-        self.window = window
+        self.window, self.dilation, self.dilated = window, dilation, dilated
         self.shares = getattr(config, "global_attention", "own") == "shared"
         self.query = nn.Linear(config.hidden_size, config.hidden_size)
         self.key = nn.Linear(config.hidden_size, config.hidden_size)
@@ -164,6 +192,10 @@ class LongformerSelfAttention(nn.Module):
         self.query_global = nn.Linear(config.hidden_size, config.hidden_size)
         self.key_global = nn.Linear(config.hidden_size, config.hidden_size)
         self.value_global = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def keep_heads(self, first: int, count: int) -> None:
+        """Keep `count` heads from `first` on, whose projections this device has."""
+        self.dilated = min(max(self.dilated - first, 0), count)
 
     def forward(self, hidden: Tensor, sight: Sight) -> Tensor:
         """hidden [B, L, D] -> [B, L, D], or this device's heads of it; zeros for padding."""
@@ -177,10 +209,21 @@ class LongformerSelfAttention(nn.Module):
     def _local(self, hidden: Tensor, sight: Sight) -> Tensor:
         """One softmax over a token's window and the global tokens, here with the local keys and values."""
         q, k, v = self.query(hidden), self.key(hidden), self.value(hidden)
-        chunks = Chunks(hidden.shape[1], self.window)
+        width = self.dilated * self.head_size  # the dilated heads are the first
+        dilated = (x[..., :width] for x in (q, k, v))
+        plain = (x[..., width:] for x in (q, k, v))
+        if not width:
+            return self._windows(q, k, v, sight, 1)
+        if width == q.shape[-1]:
+            return self._windows(q, k, v, sight, self.dilation)
+        return torch.cat([self._windows(*dilated, sight, self.dilation), self._windows(*plain, sight, 1)], dim=-1)
+
+    def _windows(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, dilation: int) -> Tensor:
+        """q, k, v [B, L, n h] of n heads with windows of this dilation -> [B, L, n h]."""
+        chunks = Chunks(q.shape[1], self.window, dilation)
         keys = [chunks.keys(x) for x in (k, v)]
         if sight.positions is not None:
-            columns = [_take(x, sight.positions).repeat_interleave(chunks.count, 0) for x in (k, v)]
+            columns = [_take(x, sight.positions).repeat_interleave(chunks.parts, 0) for x in (k, v)]
             keys = [torch.cat(pair, dim=1) for pair in zip(keys, columns, strict=True)]
         return chunks.rows(self._attend(chunks.queries(q), keys[0], keys[1], sight.local(chunks, q)))
 
