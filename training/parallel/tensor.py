@@ -7,8 +7,8 @@ A plan maps globs of module or parameter names to kinds; the first that matches 
     vocabulary  an Embedding, Linear or Parameter split over the vocabulary in its first dimension, padded with zeros
                 to a multiple of 128 rows a process; a Linear's padding logits are the least finite number
     attention   a module whose positional tensors, as far as they have a gradient, are inputs of column layers only: the
-                gradient is summed once for all of them, and dropout inside differs between tensor ranks; one whose heads
-                are unlike has `keep_heads`
+                gradient is summed once for all of them, and dropout inside differs between tensor ranks; where heads
+                are unlike, its `keep_heads` is told which of them this rank has
     split       a module without parameters that computes on this rank's heads: dropout inside differs between ranks
     heads       a Parameter of an attention module that is split over heads in its first dimension
     shared      a Parameter that every tensor rank holds whole but uses for its own heads: its gradient is summed

@@ -146,7 +146,8 @@ import sys, torch
 from transformers import AutoModelForMaskedLM
 assert not any(name.split(".")[0] == "reread" for name in sys.modules)
 folder = sys.argv[1]
-torch.save(AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True).eval()(torch.arange(90)[None] % 40).logits, folder + "/out")
+model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True).eval()
+torch.save(model(torch.arange(90)[None] % 40).logits, folder + "/out")
 try:
     AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=False)
 except ValueError as error:

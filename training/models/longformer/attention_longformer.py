@@ -18,6 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LongformerConfig
 
+from ..blocks import rejoined, strands
+
 # Added to masked scores: finite, also after float16 adds a score, so that a token that sees nothing does not divide
 # zero by zero.
 MASKED = -3e4
@@ -28,16 +30,6 @@ CHUNK = 64
 
 # Scores computed at a time where they are materialised: few enough for a cache
 SCORES = 2**20
-
-
-def strands(x: Tensor, dilation: int) -> Tensor:
-    """[B, d S, ...] -> [B d, S, ...]: strand r of a row has its tokens r, r + d, r + 2d, ..."""
-    return x.unflatten(1, (-1, dilation)).transpose(1, 2).flatten(0, 1) if dilation > 1 else x
-
-
-def rejoined(x: Tensor, dilation: int) -> Tensor:
-    """[B d, S, ...] -> [B, d S, ...], the inverse of `strands`."""
-    return x.unflatten(0, (-1, dilation)).transpose(1, 2).flatten(1, 2) if dilation > 1 else x
 
 
 class Chunks:

@@ -1,4 +1,7 @@
-"""Configuration of a Longformer with dilated windows; copied beside exported weights, so it only imports transformers."""
+"""Configuration of a Longformer with dilated windows; copied beside exported weights.
+
+Imports no torch.
+"""
 
 from typing import Any
 

@@ -98,9 +98,9 @@ class LongformerEmbeddings(nn.Module):
 
 
 class LongformerAttention(nn.Module):
-    def __init__(self, config: LongformerConfig, layer: int) -> None:
+    def __init__(self, config: LongformerConfig, window: int, dilation: int = 1, dilated: int = 0) -> None:
         super().__init__()
-        self.self = LongformerSelfAttention(config, windows(config)[layer], *dilations(config)[layer])
+        self.self = LongformerSelfAttention(config, window, dilation, dilated)
         self.output = ResidualOutput(config, config.hidden_size)
 
     def forward(self, hidden: Tensor, sight: Sight) -> Tensor:
@@ -120,9 +120,9 @@ class LongformerIntermediate(nn.Module):
 
 
 class LongformerLayer(GradientCheckpointingLayer):
-    def __init__(self, config: LongformerConfig, number: int) -> None:
+    def __init__(self, config: LongformerConfig, window: int, dilation: int = 1, dilated: int = 0) -> None:
         super().__init__()
-        self.attention = LongformerAttention(config, number)
+        self.attention = LongformerAttention(config, window, dilation, dilated)
         self.intermediate = LongformerIntermediate(config)
         self.output = ResidualOutput(config, config.intermediate_size)
 
@@ -134,7 +134,8 @@ class LongformerLayer(GradientCheckpointingLayer):
 class LongformerEncoder(nn.Module):
     def __init__(self, config: LongformerConfig) -> None:
         super().__init__()
-        self.layer = nn.ModuleList(LongformerLayer(config, number) for number in range(config.num_hidden_layers))
+        each = zip(windows(config), dilations(config), strict=True)
+        self.layer = nn.ModuleList(LongformerLayer(config, window, *dilated) for window, dilated in each)
 
     def forward(self, hidden: Tensor, sight: Sight, every: bool = False) -> list[Tensor]:
         """hidden [B, L, D] -> the last layer's output [B, L, D]; `every`: after all before it."""

@@ -80,8 +80,8 @@ _GLOBAL_ATTENTION = """Global tokens have projections of their `own`, those that
 are none (Longformer, section 3.1 and Table 10)."""
 
 _ATTENTION_DILATION = """How far apart the tokens of a window are: 1 without gaps, 2 every second token; one number, or
-one a layer. `attention_window` stays the number of tokens, so a window reaches as many times further (Longformer, section
-3.1, "Dilated Sliding Window"). Global tokens see all, and are seen by all."""
+one a layer. `attention_window` stays the number of tokens, so a window reaches as many times further (Longformer,
+section 3.1). Global tokens see all, and are seen by all."""
 _DILATED_HEADS = """How many heads of each layer, the first ones, have dilated windows; null: all (Longformer, section
 4.1: 2)."""
 
