@@ -48,13 +48,14 @@ class CausalLMObjective(SummedObjective[StreamSettings, StreamDataset]):
     Perplexity is per word: summed over tokens, divided by the number of tokens that begin a word. Where the corpus
     stores <eos> at line ends it counts as a word, as in WikiText-103's figures; blank lines have none, so figures are
     comparable with Segatron's, and a little higher than Transformer-XL's, which counts the easy <eos> of blank lines.
+    `bits_per_token` is the mean of -log2 p(token): where tokens are bytes, what papers call bits per character.
     """
 
     name = "causal_lm"
     card = Card("AutoModelForCausalLM", "text-generation", "causal-language-model")
     counted = ("predicted",)
     figures = ("nll_sum", "predicted", "words", "rows", "tokens")
-    shown = {"ppl": "perplexity"}
+    shown = {"ppl": "perplexity", "bits": "bits_per_token"}
 
     model: LanguageModel
 
@@ -93,40 +94,51 @@ class CausalLMObjective(SummedObjective[StreamSettings, StreamDataset]):
 
     @torch.no_grad()
     def evaluate(self, held_out: Stream, limit: int | None) -> Tensor:
-        """Each of `evaluation_lanes` reads its share of the text, with the recipe's evaluation length and memory.
+        """Each of `evaluation_lanes` reads its share of the text, with the recipe's evaluation length and memory; with
+        an evaluation context rows are independent, and as many are read side by side as fit.
 
         With a limit there are `global_batch` lanes, and `limit` steps of each count. If the share is long enough, these
-        are steps after `evaluation_memory` tokens, since hardly any token of a whole text is predicted without memory.
+        are steps after `evaluation_memory` tokens, since hardly any token of a whole text is predicted without memory,
+        or after `evaluation_context`.
         """
-        data, total = self.data, self.zeros()
+        data, total, context = self.data, self.zeros(), self.data.evaluation_context
+        memory = 0 if context else data.evaluation_memory
         lanes = data.evaluation_lanes if limit is None else self.settings.global_batch
+        if context and limit is None:
+            lanes = self.mesh.data_size * self.settings.micro_batch
         lanes = max(1, min(lanes, len(held_out) // data.evaluation_length))
         steps = held_out.evaluation_steps(lanes, data.evaluation_length)
         first, last = 0, steps
         if limit is not None:
-            first = max(0, min(-(-data.evaluation_memory // data.evaluation_length), steps - limit))
+            first = max(0, min(-(-(context or memory) // data.evaluation_length), steps - limit))
             last = min(first + limit, steps)
         elif self.mesh.rank == 0:
-            self._log_evaluation(lanes, "eos" in held_out.special)
+            self._log_evaluation(lanes, held_out)
         share = self.mesh.share(lanes)
         for piece in pieces(np.arange(share.start, share.stop), self.settings.micro_batch):
             mems = None
-            for step in range(last):
-                rows = held_out.evaluation_rows(piece, lanes, step, data.evaluation_length)
-                _, figures, mems = self._loss(rows, mems, data.evaluation_memory)
+            for step in range(first if context else 0, last):
+                rows = held_out.evaluation_rows(piece, lanes, step, data.evaluation_length, context)
+                _, figures, mems = self._loss(rows, None if context else mems, memory)
                 if step >= first:
                     total += figures
         return total
 
-    def _log_evaluation(self, lanes: int, has_ends: bool) -> None:
-        ends = "an <eos> a line, none for blank lines" if has_ends else "no <eos>"
-        memory = f"; memory of {self.data.evaluation_memory} tokens" if self.model.memory_in_tokens else ""
+    def _log_evaluation(self, lanes: int, held_out: Stream) -> None:
+        data = self.data
+        ends = "an <eos> a line, none for blank lines" if "eos" in held_out.special else "no <eos>"
+        memory = f"; memory of {data.evaluation_memory} tokens" if self.model.memory_in_tokens else ""
         text = (
             "1 lane reads all text, as for the figures of papers"
             if lanes == 1
             else f"{lanes} lanes, each of which begins without memory: figures of papers are of data.evaluation_lanes=1"
         )
+        if data.evaluation_context:
+            length = data.evaluation_context + data.evaluation_length
+            memory, text = "", f"sequences of {length:,} tokens, the last {data.evaluation_length:,} of which count"
         log.info("perplexity is per word (%s)%s; %s", ends, memory, text)
+        if held_out.is_bytes:
+            log.info("each byte is a token, so bits_per_token are what papers call bits per character")
 
     @staticmethod
     def summary(totals: Mapping[str, float], steps: int) -> dict[str, float]:
@@ -135,6 +147,7 @@ class CausalLMObjective(SummedObjective[StreamSettings, StreamDataset]):
             "loss": totals["nll_sum"] / predicted,
             "perplexity": _exp(totals["nll_sum"] / words),
             "token_perplexity": _exp(totals["nll_sum"] / predicted),
+            "bits_per_token": totals["nll_sum"] / predicted / math.log(2),
         }
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:

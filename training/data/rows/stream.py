@@ -25,7 +25,12 @@ from reread.training.data.settings import LONGEST, CorpusSettings
 class StreamSettings(CorpusSettings):
     """Settings of lanes of unbroken text, for language models with memory (Transformer-XL)."""
 
-    may_change = CorpusSettings.may_change | {"evaluation_length", "evaluation_memory", "evaluation_lanes"}
+    may_change = CorpusSettings.may_change | {
+        "evaluation_length",
+        "evaluation_memory",
+        "evaluation_context",
+        "evaluation_lanes",
+    }
 
     text_only_values = (True,)
 
@@ -36,6 +41,10 @@ class StreamSettings(CorpusSettings):
     """Tokens that a lane reads in a step of held-out text."""
     evaluation_memory: int = Field(default=640, ge=0, le=LONGEST)
     """Tokens of memory for held-out text (Transformer-XL); training and other models use the model's own length."""
+    evaluation_context: int = Field(default=0, ge=0, le=LONGEST)
+    """Tokens before these that are read with them, without being counted again, in place of a memory: sequences that
+    overlap, such as 31,744 and 512 for Longformer's character models (Beltagy et al. 2020, section 4.2). Steps are then
+    independent, so they are read side by side and `evaluation_lanes` does not matter. 0: memory."""
     evaluation_lanes: int = Field(default=1, ge=1, le=1_000_000)
     """Number of stretches into which `reread evaluate` cuts the held-out text, to read them in parallel. Each begins
     without memory, so more lanes give a slightly higher perplexity; papers use one. One lane takes a sequential forward
@@ -79,6 +88,7 @@ class Stream(CorpusDataset[StreamSettings], StreamDataset):
         tokenizer = corpus.manifest.tokenizer
         self.vocab_size = tokenizer["vocab_size"]
         self.special = {name: tokenizer[name] for name in ("eos",) if name in tokenizer}
+        self.is_bytes = bool(tokenizer.get("bytes"))
         self.corpus_fingerprint = corpus.fingerprint
         self.tokenizer_folder = corpus.folder / "tokenizer"
         self._before_block = corpus.block_tokens.data
@@ -114,19 +124,23 @@ class Stream(CorpusDataset[StreamSettings], StreamDataset):
         share = -(-len(self) // lanes)
         return -(-share // length)
 
-    def evaluation_rows(self, lane: NDArray[np.int64], lanes: int, step: int, length: int) -> Rows:
+    def evaluation_rows(self, lane: NDArray[np.int64], lanes: int, step: int, length: int, context: int = 0) -> Rows:
         """The rows of lanes [B] at `step` in the format of `rows`, when each lane reads its share of the split once.
 
         Every token but the split's first is a label exactly once. Past the end of a lane's share, and at the last token
-        of the ring, labels are -100 and begins_word is False. A lane starts without memory, so
-        fewer lanes give a slightly lower perplexity; papers report one lane.
+        of the ring, labels are -100 and begins_word is False; so they are at the `context` tokens that rows have
+        before, where the text has so many. A lane starts without memory, so fewer lanes give a slightly lower
+        perplexity without a context; papers report one lane.
         """
         begin, end = (share * len(self) // lanes for share in (lane, lane + 1))
-        starts = begin + step * length
-        rows = self.rows(starts, length)
-        past = starts[:, None] + np.arange(length) >= np.minimum(end, len(self) - 1)[:, None]
-        rows["labels"][past] = IGNORED
-        rows["begins_word"][past] = False
+        first = begin + step * length
+        starts = np.maximum(first - context, 0)
+        rows = self.rows(starts, context + length)
+        places = starts[:, None] + np.arange(context + length)
+        last = np.minimum(np.minimum(first + length, end), len(self) - 1)
+        others = (places < first[:, None]) | (places >= last[:, None])
+        rows["labels"][others] = IGNORED
+        rows["begins_word"][others] = False
         return rows
 
     def preview(self) -> Iterator[tuple[str, Rows]]:
