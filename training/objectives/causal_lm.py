@@ -95,50 +95,63 @@ class CausalLMObjective(SummedObjective[StreamSettings, StreamDataset]):
     @torch.no_grad()
     def evaluate(self, held_out: Stream, limit: int | None) -> Tensor:
         """Each of `evaluation_lanes` reads its share of the text, with the recipe's evaluation length and memory; with
-        an evaluation context rows are independent, and as many are read side by side as fit.
+        `evaluation_context` sequences that overlap are read.
 
         With a limit there are `global_batch` lanes, and `limit` steps of each count. If the share is long enough, these
-        are steps after `evaluation_memory` tokens, since hardly any token of a whole text is predicted without memory,
-        or after `evaluation_context`.
+        are steps after `evaluation_memory` tokens, since hardly any token of a whole text is predicted without memory.
         """
-        data, total, context = self.data, self.zeros(), self.data.evaluation_context
-        memory = 0 if context else data.evaluation_memory
+        if self.data.evaluation_context:
+            return self._evaluate_overlapping(held_out, limit)
+        data, total = self.data, self.zeros()
         lanes = data.evaluation_lanes if limit is None else self.settings.global_batch
-        if context and limit is None:
-            lanes = self.mesh.data_size * self.settings.micro_batch
         lanes = max(1, min(lanes, len(held_out) // data.evaluation_length))
         steps = held_out.evaluation_steps(lanes, data.evaluation_length)
         first, last = 0, steps
         if limit is not None:
-            first = max(0, min(-(-(context or memory) // data.evaluation_length), steps - limit))
+            first = max(0, min(-(-data.evaluation_memory // data.evaluation_length), steps - limit))
             last = min(first + limit, steps)
         elif self.mesh.rank == 0:
-            self._log_evaluation(lanes, held_out)
+            text = (
+                "1 lane reads all text, as for the figures of papers"
+                if lanes == 1
+                else f"{lanes} lanes, each of which begins without memory: papers have data.evaluation_lanes=1"
+            )
+            memory = f"memory of {data.evaluation_memory} tokens; " if self.model.memory_in_tokens else ""
+            self._log_evaluation(held_out, memory + text)
         share = self.mesh.share(lanes)
         for piece in pieces(np.arange(share.start, share.stop), self.settings.micro_batch):
             mems = None
-            for step in range(first if context else 0, last):
-                rows = held_out.evaluation_rows(piece, lanes, step, data.evaluation_length, context)
-                _, figures, mems = self._loss(rows, None if context else mems, memory)
+            for step in range(last):
+                rows = held_out.evaluation_rows(piece, lanes, step, data.evaluation_length)
+                _, figures, mems = self._loss(rows, mems, data.evaluation_memory)
                 if step >= first:
                     total += figures
         return total
 
-    def _log_evaluation(self, lanes: int, held_out: Stream) -> None:
-        data = self.data
+    def _evaluate_overlapping(self, held_out: Stream, limit: int | None) -> Tensor:
+        """Sequences of `evaluation_context` + `evaluation_length` tokens, the last of which count. All processes read
+        some. With a limit, `limit` steps of `global_batch` of them, from all over the text."""
+        data, total = self.data, self.zeros()
+        length, context = data.evaluation_length, data.evaluation_context
+        count = -(-(len(held_out) - 1) // length)
+        some = count if limit is None else min(count, limit * self.settings.global_batch)
+        numbers = np.arange(some) * count // some
+        if limit is None and self.mesh.rank == 0:
+            self._log_evaluation(
+                held_out, f"sequences of {context + length:,} tokens, the last {length:,} of which count"
+            )
+        share = self.mesh.share(some)
+        for piece in pieces(numbers[share.start : share.stop], self.settings.micro_batch):
+            rows = held_out.overlapping_rows(piece, length, context)
+            total += self._loss(rows, None, data.evaluation_memory)[1]
+        return total
+
+    @staticmethod
+    def _log_evaluation(held_out: Stream, text: str) -> None:
         ends = "an <eos> a line, none for blank lines" if "eos" in held_out.special else "no <eos>"
-        memory = f"; memory of {data.evaluation_memory} tokens" if self.model.memory_in_tokens else ""
-        text = (
-            "1 lane reads all text, as for the figures of papers"
-            if lanes == 1
-            else f"{lanes} lanes, each of which begins without memory: figures of papers are of data.evaluation_lanes=1"
-        )
-        if data.evaluation_context:
-            length = data.evaluation_context + data.evaluation_length
-            memory, text = "", f"sequences of {length:,} tokens, the last {data.evaluation_length:,} of which count"
-        log.info("perplexity is per word (%s)%s; %s", ends, memory, text)
+        log.info("perplexity is per word (%s); %s", ends, text)
         if held_out.is_bytes:
-            log.info("each byte is a token, so bits_per_token are what papers call bits per character")
+            log.info("each byte is a token, so bits_per_token is what papers call bits per character")
 
     @staticmethod
     def summary(totals: Mapping[str, float], steps: int) -> dict[str, float]:

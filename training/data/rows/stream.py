@@ -43,8 +43,8 @@ class StreamSettings(CorpusSettings):
     """Tokens of memory for held-out text (Transformer-XL); training and other models use the model's own length."""
     evaluation_context: int = Field(default=0, ge=0, le=LONGEST)
     """Tokens before these that are read with them, without being counted again, in place of a memory: sequences that
-    overlap, such as 31,744 and 512 for Longformer's character models (Beltagy et al. 2020, section 4.2). Steps are then
-    independent, so they are read side by side and `evaluation_lanes` does not matter. 0: memory."""
+    overlap, such as 31,744 and 512 for Longformer's character models (Beltagy et al. 2020, section 4.2). They are
+    independent, so all processes read some, and `evaluation_lanes` does not matter. 0: memory."""
     evaluation_lanes: int = Field(default=1, ge=1, le=1_000_000)
     """Number of stretches into which `reread evaluate` cuts the held-out text, to read them in parallel. Each begins
     without memory, so more lanes give a slightly higher perplexity; papers use one. One lane takes a sequential forward
@@ -124,21 +124,32 @@ class Stream(CorpusDataset[StreamSettings], StreamDataset):
         share = -(-len(self) // lanes)
         return -(-share // length)
 
-    def evaluation_rows(self, lane: NDArray[np.int64], lanes: int, step: int, length: int, context: int = 0) -> Rows:
+    def evaluation_rows(self, lane: NDArray[np.int64], lanes: int, step: int, length: int) -> Rows:
         """The rows of lanes [B] at `step` in the format of `rows`, when each lane reads its share of the split once.
 
         Every token but the split's first is a label exactly once. Past the end of a lane's share, and at the last token
-        of the ring, labels are -100 and begins_word is False; so they are at the `context` tokens that rows have
-        before, where the text has so many. A lane starts without memory, so fewer lanes give a slightly lower
-        perplexity without a context; papers report one lane.
+        of the ring, labels are -100 and begins_word is False. A lane starts without memory, so
+        fewer lanes give a slightly lower perplexity; papers report one lane.
         """
         begin, end = (share * len(self) // lanes for share in (lane, lane + 1))
-        first = begin + step * length
+        starts = begin + step * length
+        rows = self.rows(starts, length)
+        past = starts[:, None] + np.arange(length) >= np.minimum(end, len(self) - 1)[:, None]
+        rows["labels"][past] = IGNORED
+        rows["begins_word"][past] = False
+        return rows
+
+    def overlapping_rows(self, numbers: NDArray[np.int64], length: int, context: int) -> Rows:
+        """Rows in the format of `rows` that count `length` tokens each, from number * length on, for numbers [B].
+
+        Every token but the split's first is a label in one row, after at least `context` tokens as far as the text has
+        them; of the other tokens labels are -100 and begins_word is False.
+        """
+        first = numbers * length
         starts = np.maximum(first - context, 0)
         rows = self.rows(starts, context + length)
         places = starts[:, None] + np.arange(context + length)
-        last = np.minimum(np.minimum(first + length, end), len(self) - 1)
-        others = (places < first[:, None]) | (places >= last[:, None])
+        others = (places < first[:, None]) | (places >= np.minimum(first + length, len(self) - 1)[:, None])
         rows["labels"][others] = IGNORED
         rows["begins_word"][others] = False
         return rows
