@@ -50,15 +50,18 @@ class PastChunks:
         """[B d C, c, ...] -> [B, T, ...]."""
         return rejoined(x.reshape(-1, self.count * self.size, *x.shape[2:]), self.dilation)[:, : self.tokens]
 
-    def seen(self, device: torch.device) -> Tensor:
-        """Whether a key is in memory or segment, and in the window of a query: bool [d C, c, k]."""
-        starts = torch.arange(self.count, device=device)[:, None, None] * self.size
+    def near(self, device: torch.device) -> Tensor:
+        """Whether a key of a chunk is in the window of a query: bool [c, k]."""
         queries = torch.arange(self.size, device=device)[:, None]
         keys = torch.arange(-self.before, self.size, device=device)
-        strand = torch.arange(self.dilation, device=device)[:, None, None, None]
-        places = (starts + keys) * self.dilation + strand
-        near = (keys <= queries) & (queries - keys <= self.window)
-        return (near & (places >= -self.memory) & (places < self.tokens)).flatten(0, 1)
+        return (keys <= queries) & (queries - keys <= self.window)
+
+    def exist(self, device: torch.device) -> Tensor:
+        """Whether a key is in memory or segment: bool [d C, k]."""
+        starts = torch.arange(self.count, device=device)[:, None] * self.size
+        keys = torch.arange(-self.before, self.size, device=device)
+        places = (starts + keys) * self.dilation + torch.arange(self.dilation, device=device)[:, None, None]
+        return ((places >= -self.memory) & (places < self.tokens)).flatten(0, 1)
 
     def distances(self, table: Tensor) -> Tensor:
         """R of the distances M + T, ..., 0 [M + T + 1, D] -> of those of keys, k d, ..., d, 0 [k + 1, D]; what lies
@@ -123,14 +126,16 @@ class WindowedSelfAttention(TransformerXLSelfAttention):
         k, v = (chunks.keys(y).transpose(1, 2) for y in qkv[1:])
         content, position = (q + bias[:, None] for bias in biases)
         scores = relative_shift(position * self.head_size**-0.5 @ table.transpose(-1, -2))
-        seen = chunks.seen(q.device).repeat(len(qkv[0]), 1, 1)
+        exist = chunks.exist(q.device).repeat(len(qkv[0]), 1)
         if empty is not None:
-            seen = seen & ~chunks.keys(empty)[:, None]
+            exist = exist & ~chunks.keys(empty)
+        # One after the other: together they would be a mask as large as the scores
+        scores = scores.masked_fill(~chunks.near(q.device), MASKED).masked_fill_(~exist[:, None, None], MASKED)
         z = F.scaled_dot_product_attention(
             content,
             k,
             v,
-            attn_mask=scores.masked_fill(~seen[:, None], MASKED),
+            attn_mask=scores,
             dropout_p=self.dropout if self.training else 0.0,
         )
         return chunks.rows(z.transpose(1, 2))
