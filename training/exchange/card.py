@@ -42,7 +42,7 @@ def model_card(
     }
     if examples and objective.card.pipeline == "fill-mask":
         header["widget"] = [{"text": text} for text in examples]
-    windows = not in_transformers(spec.config)
+    windows = not in_transformers(spec.config_for(lengths))
     task = lengths.get("task", {})
     name = f"{objective.name}-{task['form']}" if task.get("form") in ("joined", "aligned", "marked") else objective.name
     code = _USE if windows else _USE_REREAD if is_without_class(name, windows) else _USE_TRANSFORMERS

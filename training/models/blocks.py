@@ -163,6 +163,16 @@ def chosen_first(these: Tensor) -> Tensor:
     )
 
 
+def strands(x: Tensor, dilation: int) -> Tensor:
+    """[B, d S, ...] -> [B d, S, ...]: strand r of a row has its tokens r, r + d, r + 2d, ..."""
+    return x.unflatten(1, (-1, dilation)).transpose(1, 2).flatten(0, 1) if dilation > 1 else x
+
+
+def rejoined(x: Tensor, dilation: int) -> Tensor:
+    """[B d, S, ...] -> [B, d S, ...], the inverse of `strands`."""
+    return x.unflatten(0, (-1, dilation)).transpose(1, 2).flatten(1, 2) if dilation > 1 else x
+
+
 def mean_state(hidden: Tensor, mask: Tensor | None) -> Tensor:
     """The mean of hidden [B, L, D] over the tokens of mask [B, L] -> [B, D]; None: all are. In float32 at least."""
     if mask is None:

@@ -22,6 +22,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "memory_length": (0, LARGEST),
     "mem_len": (0, LARGEST),
     "character_filters": (0, 1 << 17),
+    "dilated_heads": (0, 1024),
     "initializer_range": (0, 100),
     "proj_initializer_range": (0, 100),
     "layer_norm_eps": (1e-30, 1),

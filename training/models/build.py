@@ -66,7 +66,8 @@ def model_config(
         known = inspect.signature(spec.config).parameters
         tokens = {f"{name}_token_id": number for name, number in special.items()}
         tokens = {name: number for name, number in tokens.items() if name in known or name in MARKS}
-        config = spec.config(**{"vocab_size": vocab_size, **spec.merged({**start, **tokens}, given)})
+        settings = {"vocab_size": vocab_size, **spec.merged({**start, **tokens}, given)}
+        config = spec.config_for(settings)(**settings)
     except Exception as error:  # ours raise ValueError; those of transformers depend on the version
         raise UserError(f"train.model: {' '.join(str(error).split())}") from None
     if not isinstance(config.vocab_size, int):
@@ -400,7 +401,7 @@ def _json_of(init: Path) -> dict[str, Any]:
 def _config_of(spec: ModelSpec, init: Path) -> dict[str, Any]:
     path, values = config_of_start(init), _json_of(init)
     kind = values.get("model_type")
-    if kind != spec.config.model_type:
+    if kind not in spec.model_types:
         raise UserError(
             f"train.init: {path} is of a model of type {kind}, not {spec.name}; {way_out(init, values, spec.name)}"
         )

@@ -272,7 +272,6 @@ def test_a_source_without_a_head_leaves_it_out_and_says_so(tmp_path: Path, caplo
         ({"is_decoder": True}, {}, "config.json: is_decoder is True"),
         ({"position_embedding_type": "relative_key"}, {}, "position_embedding_type is 'relative_key'"),
         ({"tie_word_embeddings": False}, {}, "config.json: tie_word_embeddings is False"),
-        ({"attention_dilation": [1, 2]}, {}, "attention_dilation: dilated attention"),
         ({"pad_token_id": None}, {}, "config.json: pad_token_id is missing"),
         ({"hidden_size": "wide"}, {}, "config.json: .*hidden_size"),
         ({"max_position_embeddings": 50}, {}, "has 34 rows, but by the configuration 50"),
