@@ -216,11 +216,17 @@ def head_of(spec: ModelSpec, objective: type[Objective], data: DataSettings) -> 
         return spec.head(objective.name, data)
     if objective.name != KINDS[data.kind].objective:
         raise UserError(f"train.objective: {objective.name}, but {spec.name} has heads for {', '.join(spec.heads)}")
-    kinds = " or ".join(
+    learned = [
         name
         for name, kind in KINDS.items()
         if kind.objective in spec.heads and (spec.frame == "bare") in kind.settings.text_only_values
-    )
+    ]
+    if all(KINDS[name].settings.is_task for name in learned):
+        raise UserError(
+            f"train.data.kind: {data.kind}, but {spec.name} is not pretrained, as in its paper: `reread convert --model "
+            f"{spec.name}` makes it of released weights, and `reread finetune` trains it ({', '.join(learned)})"
+        )
+    kinds = " or ".join(learned)
     raise UserError(f"train.data.kind: {data.kind}, but {spec.name} learns from {kinds}; set it to {kinds}")
 
 

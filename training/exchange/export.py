@@ -19,7 +19,9 @@ from reread.preprocessing.tokens.base import copy_tokenizer_files
 from reread.training.checkpoint.files import replacing, save_tensors
 from reread.training.exchange.card import in_transformers, is_export
 from reread.training.exchange.tokenizer import FRAMES, frame_tokenizer
+from reread.training.data.tasks.dataset import special_tokens
 from reread.training.models import model_spec
+from reread.training.models.build import vocabulary_of
 from reread.training.models.heads import TaskHead
 from reread.training.models.spec import ModelSpec
 
@@ -72,6 +74,9 @@ def _write_files(
         (folder / file.name).write_text(_flat(file.read_text(encoding="utf-8")), encoding="utf-8")
     ids = write_tokenizer(folder, model, tokenizer_folder) if tokenizer_folder else {}
     (folder / "config.json").write_text(_config_json(model, ids), encoding="utf-8")
+    if hasattr(model, "generation") and (task := getattr(model.config, "task", None)):
+        banned = special_tokens(folder, vocabulary_of(folder)).values()
+        model.generation(task["target_length"], task["beams"], tuple(banned)).save_pretrained(folder)
 
 
 def write_tokenizer(folder: Path, model: PreTrainedModel, source: Path) -> dict[str, int | None]:

@@ -23,6 +23,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "mem_len": (0, LARGEST),
     "character_filters": (0, 1 << 17),
     "initializer_range": (0, 100),
+    "init_std": (0, 100),
     "proj_initializer_range": (0, 100),
     "layer_norm_eps": (1e-30, 1),
     "layer_norm_epsilon": (1e-30, 1),
@@ -31,6 +32,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "sparse_pred_ignore_index": (-100, -100),
 }
 _SHARES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "dropatt")
+_SHARE_ENDS = ("_dropout", "_layerdrop")
 
 
 def check_number(name: str, value: Any) -> None:
@@ -40,7 +42,7 @@ def check_number(name: str, value: Any) -> None:
             check_number(name, one)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
-    if name in _SHARES or name.endswith("_dropout"):
+    if name in _SHARES or name.endswith(_SHARE_ENDS):
         if not 0 <= value < 1:
             raise ValueError("is at least 0 and below 1")
         return
