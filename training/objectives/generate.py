@@ -56,7 +56,8 @@ class GenerateObjective(TaskObjective[GenerateSettings]):
 
     def loss(self, output: Any, rows: Rows) -> tuple[Tensor, Tensor]:
         labels = self.put(rows["labels"]).flatten()
-        losses, right = self.scored(output.logits, labels.clamp(min=0))
+        logits = output.logits if self.data.in_one_row else output.logits.flatten(0, 1)
+        losses, right = self.scored(logits, labels.clamp(min=0))
         counted = labels != IGNORED
         return (losses * counted).sum(), (right * counted).sum()
 

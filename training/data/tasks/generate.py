@@ -34,6 +34,8 @@ class GenerateSettings(TaskSettings):
     target_length: int = Field(default=32, ge=1, le=LONGEST)
     """Tokens of the longest target that is learned and written; the source has the rest of `sequence_length`, and all
     of it where a decoder reads the target (BART, LED)."""
+    long_targets: Literal["refuse", "cut"] = "refuse"
+    """What happens to a longer target that is to be learned."""
     beams: int = Field(default=4, ge=1, le=64)
     """Targets that are pursued at once; the one with the highest mean log-probability of a token is written. 1: the
     likeliest token each time."""
@@ -64,7 +66,8 @@ class GenerateDataset(TaskDataset[GenerateSettings, GenerateExample]):
 
     @classmethod
     def open(cls, settings: GenerateSettings, seed: int, split: str) -> "GenerateDataset":
-        """Raises `UserError` if an example to learn has a target that is longer than `target_length`, or no token."""
+        """Raises `UserError` if an example to learn has a target that is longer than `target_length`, unless it is cut,
+        or no token."""
         dataset: Any = super().open(settings, seed, split)
         if split == "train":
             dataset._check_targets()
@@ -74,7 +77,11 @@ class GenerateDataset(TaskDataset[GenerateSettings, GenerateExample]):
         lengths = self.documents.longest_others
         most = self.settings.target_length
         for wrong, reason, way_out in (
-            (lengths > most, f"has more than task.target_length={most} tokens", "raise it, or shorten the target"),
+            (
+                (lengths > most) & (self.settings.long_targets == "refuse"),
+                f"has more than task.target_length={most} tokens",
+                "raise it, shorten the target, or set task.long_targets=cut",
+            ),
             (lengths == 0, "has no token", "correct it, or delete the example"),
         ):
             labelled = [one for one in np.flatnonzero(wrong).tolist() if self.examples[one].target is not None]
