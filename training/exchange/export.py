@@ -146,8 +146,10 @@ def _longest(config: PretrainedConfig, spec: ModelSpec) -> int | None:
 def _config_json(model: PreTrainedModel, ids: Mapping[str, int | None]) -> str:
     """The model's configuration with `ids` of special tokens, its class, and the files that hold its classes."""
     config: PretrainedConfig = copy.deepcopy(model.config)
-    counted_from = in_transformers(type(config))  # Longformer's positions count from the padding id it was built with
-    config.update({name: number for name, number in ids.items() if not (counted_from and name == "pad_token_id")})
+    kept = {key for keys in _spec(config).special.values() for key in keys}  # which the decoder was built with
+    if in_transformers(type(config)):
+        kept.add("pad_token_id")  # Longformer's positions count from the padding id it was built with
+    config.update({name: number for name, number in ids.items() if name not in kept})
     config.architectures = [type(model).__name__]
     if in_transformers(type(config)):
         return config.to_json_string()
