@@ -223,7 +223,7 @@ def head_of(spec: ModelSpec, objective: type[Objective], data: DataSettings) -> 
     ]
     if all(KINDS[name].settings.is_task for name in learned):
         raise UserError(
-            f"train.data.kind: {data.kind}, but {spec.name} is not pretrained, as in its paper: `reread convert --model "
+            f"train.data.kind: {data.kind}, but {spec.name} is not pretrained here: `reread convert --model "
             f"{spec.name}` makes it of released weights, and `reread finetune` trains it ({', '.join(learned)})"
         )
     kinds = " or ".join(learned)

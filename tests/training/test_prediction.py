@@ -181,7 +181,13 @@ def predictions(model: Path, file: Path, *overrides: str) -> list[dict[str, Any]
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "model"),
-    [*itertools.product(TASKS, MODELS), ("generate", "ran"), ("generate", "led"), ("choose", "bert"), ("tag", "modernbert")],
+    [
+        *itertools.product(TASKS, MODELS),
+        ("generate", "ran"),
+        ("generate", "led"),
+        ("choose", "bert"),
+        ("tag", "modernbert"),
+    ],
 )
 def test_run_export_and_export_of_the_export_predict_the_same(task: str, model: str, tmp_path: Path) -> None:
     """With every setting away from its default; they matter for these examples."""

@@ -17,9 +17,9 @@ from transformers import PretrainedConfig, PreTrainedModel
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.tokens.base import copy_tokenizer_files
 from reread.training.checkpoint.files import replacing, save_tensors
+from reread.training.data.tasks.dataset import special_tokens
 from reread.training.exchange.card import in_transformers, is_export
 from reread.training.exchange.tokenizer import FRAMES, frame_tokenizer
-from reread.training.data.tasks.dataset import special_tokens
 from reread.training.models import model_spec
 from reread.training.models.build import vocabulary_of
 from reread.training.models.heads import TaskHead

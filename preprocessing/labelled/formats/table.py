@@ -153,13 +153,14 @@ def _recognise_list(head: bytes) -> str:
     return next(of_objects, "c3") if head[1:].lstrip().startswith(b"{") else "c3"
 
 
+_OBJECTS = {"squad": ("data", "paragraphs"), "triviaqa": ("Data", "QuestionId"), "cmrc2019": ("data", "context_id")}
+"""Formats of a file that is one object -> two names in its first bytes."""
+
+
 def _recognise_object(source: LabelledFile, head: bytes) -> tuple[str, str]:
-    if b'"paragraphs"' in head and b'"data"' in head:
-        return "squad", 'JSON with "data" and "paragraphs"'
-    if b'"Data"' in head and b'"QuestionId"' in head:
-        return "triviaqa", 'JSON with "Data" and "QuestionId"'
-    if b'"context_id"' in head and b'"data"' in head:
-        return "cmrc2019", 'JSON with "data" and "context_id"'
+    for format, names in _OBJECTS.items():
+        if all(f'"{name}"'.encode() in head for name in names):
+            return format, 'JSON with "{}" and "{}"'.format(*names)
     try:
         fields = set(json.loads(next(line for _, line in source.lines() if line.strip())))
     except (ValueError, RecursionError):  # the reader describes the mistake

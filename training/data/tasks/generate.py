@@ -42,8 +42,8 @@ class GenerateSettings(TaskSettings):
 
     @property
     def in_one_row(self) -> bool:
-        """Whether a row is [CLS] source [SEP] target [SEP], with a prefix mask. Otherwise it is [CLS] source [SEP], and a
-        decoder reads [CLS] target [SEP]."""
+        """Whether a row is [CLS] source [SEP] target [SEP], with a prefix mask. Otherwise it is [CLS] source [SEP], and
+        a decoder reads [CLS] target [SEP]."""
         return self.frame == "bare"
 
     @property

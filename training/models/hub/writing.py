@@ -50,9 +50,7 @@ class Written:
         read = before.masked_fill(before == IGNORED, self.config.pad_token_id)
         return {**self.sources(input_ids, attention_mask), "decoder_input_ids": read, "use_cache": False}
 
-    def write(
-        self, sources: Tensor, attention_mask: Tensor, longest: int, beams: int, banned: Sequence[int]
-    ) -> Tensor:
+    def write(self, sources: Tensor, attention_mask: Tensor, longest: int, beams: int, banned: Sequence[int]) -> Tensor:
         """The target [B, T] of each of sources [B, L], without the start token: <s>, tokens, </s>, padding. Arguments
         as in `generation`."""
         how = self.generation(longest, beams, banned)
