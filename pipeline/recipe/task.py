@@ -90,6 +90,11 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
     else:
         assert folder is not None
         model = _type_of(folder)
+        if (stated := given.get("type", model)) != model:
+            raise UserError(
+                f"init: {folder} holds a model of type {model}, but recipe {name} is of {stated} (train.model.type): "
+                f"`reread convert {folder} OUT --model {stated}` makes it if it can be made, init=OUT"
+            )
     filled = {
         "steps": 0,
         "global_batch": 32,

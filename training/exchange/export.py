@@ -10,6 +10,7 @@ import sys
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
@@ -74,9 +75,10 @@ def _write_files(
         (folder / file.name).write_text(_flat(file.read_text(encoding="utf-8")), encoding="utf-8")
     ids = write_tokenizer(folder, model, tokenizer_folder) if tokenizer_folder else {}
     (folder / "config.json").write_text(_config_json(model, ids), encoding="utf-8")
-    if hasattr(model, "generation") and (task := getattr(model.config, "task", None)):
+    generation: Any = getattr(model, "generation", None)  # of encoder-decoders (models/hub/writing.py)
+    if generation and (task := getattr(model.config, "task", None)):
         banned = special_tokens(folder, vocabulary_of(folder)).values()
-        model.generation(task["target_length"], task["beams"], tuple(banned)).save_pretrained(folder)
+        generation(task["target_length"], task["beams"], tuple(banned)).save_pretrained(folder)
 
 
 def write_tokenizer(folder: Path, model: PreTrainedModel, source: Path) -> dict[str, int | None]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import BartConfig
+from transformers.models.bart.configuration_bart import BartConfig
 
 from reread.preprocessing.errors import UserError
 from reread.training.models.forms import TORCH, Form

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LEDConfig, PretrainedConfig
+from transformers import PretrainedConfig
+from transformers.models.led.configuration_led import LEDConfig
 
 from reread.preprocessing.errors import UserError
 from reread.training.models.conversion import Conversion

@@ -6,6 +6,7 @@ Each class has the name of transformers' own, by which an export is loaded, and 
 Shapes: B rows, L tokens of the longest source, T of the longest target, V vocabulary.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from functools import cache
 from operator import attrgetter
@@ -15,8 +16,10 @@ import torch
 import transformers
 from torch import Tensor, nn
 from transformers import GenerationConfig
-from transformers.models.led.modeling_led import LEDEncoder, LEDEncoderBaseModelOutput
+from transformers.models.bart import modeling_bart
+from transformers.models.led import modeling_led
 
+from reread.preprocessing.errors import UserError
 from reread.training.models.hub.encoder_decoders import ENCODER_DECODERS
 from reread.training.models.hub.encoders import ATTENTION
 from reread.training.models.longformer.attention_longformer import LongformerSelfAttention, Sight
@@ -83,7 +86,7 @@ def _tied(body: str) -> dict[str, str]:
     return dict.fromkeys(copies, f"{body}.shared.weight")
 
 
-class BartForConditionalGeneration(Written, transformers.BartForConditionalGeneration):
+class BartForConditionalGeneration(Written, modeling_bart.BartForConditionalGeneration):
     """transformers' own."""
 
     _tied_weights_keys = _tied("model")
@@ -96,7 +99,7 @@ class LongAttention(LongformerSelfAttention):
         return (super().forward(hidden_states, attention_mask),)
 
 
-class LongEncoder(LEDEncoder):
+class LongEncoder(modeling_led.LEDEncoder):
     """LED's encoder (Beltagy et al. 2020, section 7), whose rows need not be padded to a multiple of the window."""
 
     def __init__(self, config: Any) -> None:
@@ -113,7 +116,7 @@ class LongEncoder(LEDEncoder):
         global_attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         **_: Any,
-    ) -> LEDEncoderBaseModelOutput:
+    ) -> modeling_led.LEDEncoderBaseModelOutput:
         """States [B, L, D] of input_ids [B, L], or of their vectors [B, L, D]; masks are 1 for tokens that are text,
         and for global ones."""
         words = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
@@ -125,10 +128,10 @@ class LongEncoder(LEDEncoder):
         sight = Sight(marks)
         for layer in self.layers:
             hidden = layer(hidden, sight)[0]
-        return LEDEncoderBaseModelOutput(last_hidden_state=hidden)
+        return modeling_led.LEDEncoderBaseModelOutput(last_hidden_state=hidden)
 
 
-class LEDForConditionalGeneration(Written, transformers.LEDForConditionalGeneration):
+class LEDForConditionalGeneration(Written, modeling_led.LEDForConditionalGeneration):
     """transformers' own, but for the attention of its encoder."""
 
     has_global_token = True
@@ -170,7 +173,10 @@ def flops(config: Any, length: int, totals: Mapping[str, float]) -> float:
 
 @cache
 def writer_spec(name: str) -> ModelSpec:
-    """The model of this name in `ENCODER_DECODERS`."""
+    """The model of this name in `ENCODER_DECODERS`. Raises `UserError` if the installed transformers is of version 4,
+    whose layers take other arguments."""
+    if "layer_head_mask" in inspect.signature(modeling_led.LEDEncoderLayer.forward).parameters:
+        raise UserError(f"train.model.type: transformers {transformers.__version__} has an older LED; install 5.3")
     one = ENCODER_DECODERS[name]
     return ModelSpec(
         name,
