@@ -221,7 +221,7 @@ def head_of(spec: ModelSpec, objective: type[Objective], data: DataSettings) -> 
         for name, kind in KINDS.items()
         if kind.objective in spec.heads and (spec.frame == "bare") in kind.settings.text_only_values
     ]
-    if all(KINDS[name].settings.is_task for name in learned):
+    if not KINDS[data.kind].settings.is_task and all(KINDS[name].settings.is_task for name in learned):
         raise UserError(
             f"train.data.kind: {data.kind}, but {spec.name} is not pretrained here: `reread convert --model "
             f"{spec.name}` makes it of released weights, and `reread finetune` trains it ({', '.join(learned)})"
