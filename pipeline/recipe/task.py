@@ -170,8 +170,8 @@ def _type_in(folder: Path, name: str, model: dict[str, Any]) -> str:
     found = _type_of(folder)
     if (stated := model.get("type", found)) != found:
         raise UserError(
-            f"init: {folder} holds a model of type {found}, but recipe {name} is for {stated} (train.model.type); if it "
-            f"can become one, `reread convert {folder} OUT --model {stated}` makes it, and init=OUT"
+            f"init: {folder} holds a model of type {found}, but recipe {name} is for {stated} (train.model.type); if "
+            f"it can become one, `reread convert {folder} OUT --model {stated}` makes it, and init=OUT"
         )
     return found
 
