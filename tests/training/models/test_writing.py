@@ -216,7 +216,8 @@ def test_a_run_is_resumed_exactly(tmp_path: Path) -> None:
     """With dropout; its validation writes texts in between."""
     lines = [{"source": one, "target": other} for one, other in EXAMPLES * 3]
     file = str(write_lines(tmp_path / "some.jsonl", lines))
-    values = task_values("led", "generate", write_tokenizer(tmp_path), train=file, dev=file, sequence_length=24)
+    task = {"train": file, "dev": file, "sequence_length": 24, "target_length": 5, "beams": 2}
+    values = task_values("led", "generate", write_tokenizer(tmp_path), **task)
     values["model"] |= {"dropout": 0.1, "attention_dropout": 0.1}
     values |= {"steps": 4, "micro_batch": 2, "validate_every": 2, "checkpoint": {"every_steps": 2}, "writers": []}
 
@@ -246,7 +247,7 @@ def test_a_run_is_resumed_exactly(tmp_path: Path) -> None:
             {},
             {"kind": "packed", "corpus": "c"},
             1,
-            "led is not pretrained, here: `reread convert --model led`",
+            "led is not pretrained here: `reread convert --model led`",
         ),
     ],
 )
