@@ -225,11 +225,17 @@ def head_of(spec: ModelSpec, objective: type[Objective], data: DataSettings) -> 
         return spec.head(objective.name, data)
     if objective.name != KINDS[data.kind].objective:
         raise UserError(f"train.objective: {objective.name}, but {spec.name} has heads for {', '.join(spec.heads)}")
-    kinds = " or ".join(
+    learned = [
         name
         for name, kind in KINDS.items()
         if kind.objective in spec.heads and (spec.frame == "bare") in kind.settings.text_only_values
-    )
+    ]
+    if not KINDS[data.kind].settings.is_task and all(KINDS[name].settings.is_task for name in learned):
+        raise UserError(
+            f"train.data.kind: {data.kind}, but {spec.name} is not pretrained here: `reread convert --model "
+            f"{spec.name}` makes it of released weights, and `reread finetune` trains it ({', '.join(learned)})"
+        )
+    kinds = " or ".join(learned)
     raise UserError(f"train.data.kind: {data.kind}, but {spec.name} learns from {kinds}; set it to {kinds}")
 
 
@@ -237,8 +243,8 @@ def check_model(settings: TrainSettings) -> None:
     """Raises `UserError` for a model that training would refuse with any corpus; needs no corpus."""
     spec, objective = spec_of(settings), objective_of(settings)
     init = settings.init if settings.init and (settings.init / "config.json").exists() else None
-    given = checked_values(spec, settings.model)
     head_of(spec, objective, settings.data)
+    given = checked_values(spec, settings.model)
     if init is None and settings.init is not None:
         return  # the rest is checked when the recipe's `start` has made it
     vocab_size = 1 if init else given.get("vocab_size", LARGEST)

@@ -89,7 +89,7 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
         model = str(train_section(pretraining).model.get("type", ""))
     else:
         assert folder is not None
-        model = _type_of(folder)
+        model = _type_in(folder, name, given)
     filled = {
         "steps": 0,
         "global_batch": 32,
@@ -163,6 +163,17 @@ def _stated_type(name: str, model: dict[str, Any]) -> str:
     if "type" not in model:
         raise UserError(f"recipe {name}: finetune.words makes a new model; say which by model.type, such as ran")
     return str(model["type"])
+
+
+def _type_in(folder: Path, name: str, model: dict[str, Any]) -> str:
+    """As `_type_of`. Raises `UserError` for another one than recipe `name` states in its `model`."""
+    found = _type_of(folder)
+    if (stated := model.get("type", found)) != found:
+        raise UserError(
+            f"init: {folder} holds a model of type {found}, but recipe {name} is for {stated} (train.model.type); if "
+            f"it can become one, `reread convert {folder} OUT --model {stated}` makes it, and init=OUT"
+        )
+    return found
 
 
 def _reads_characters(given: dict[str, Any], folder: Path | None) -> bool:

@@ -132,8 +132,9 @@ def test_two_ranks_and_the_next_start_share_what_one_process_has_tokenised(ranks
     assert found["kept"] == (*found["in memory"][:2], 25) and found["mapped"] == (*found["in memory"][:2], 0)
 
 
-def test_losses_and_generated_texts_are_the_same_at_every_split(ranks_in_float64, tmp_path) -> None:
-    """RAN over several windows, by beams: splits (tensor, data) against one process."""
+@pytest.mark.parametrize(("model", "splits"), [("ran", [(1, 2), (2, 1)]), ("led", [(1, 2)])])
+def test_losses_and_generated_texts_are_the_same_at_every_split(model, splits, ranks_in_float64, tmp_path) -> None:
+    """RAN and LED over several windows, by beams: splits (tensor, data) against one process."""
     generator, files = np.random.default_rng(0), {}
     for name, count in (("train", 16), ("dev", 5)):
         texts = [generator.choice(list(LETTERS), int(generator.integers(2, 16))).tolist() for _ in range(count)]
@@ -141,11 +142,11 @@ def test_losses_and_generated_texts_are_the_same_at_every_split(ranks_in_float64
         files[name] = str(write_lines(tmp_path / f"{name}.jsonl", lines))
     task = {**files, "tokenizer": write_tokenizer(tmp_path), "sequence_length": 20, "target_length": 4, "beams": 3}
     found = {}
-    for tensor, data in ((1, 1), (1, 2), (2, 1)):
+    for tensor, data in ((1, 1), *splits):
         run = tmp_path / f"{tensor}x{data}"
         run.mkdir()
-        values = task_values("ran", "generate", **task)  # type: ignore[arg-type]
-        values["model"]["initializer_range"] = 0.3
+        values = task_values(model, "generate", **task)  # type: ignore[arg-type]
+        values["model"]["initializer_range" if model == "ran" else "init_std"] = 0.3
         values["optimizer"] |= {"eps": 1e-4}  # a small eps makes much of rounding
         values |= {"steps": 3, "micro_batch": 2, "log_every": 1, "validate_every": 3, "parallel": {"tensor": tensor}}
         texts = ranks_in_float64(tensor * data, predict_in_process, values, run)

@@ -48,6 +48,8 @@ def model_card(
     code = _USE if windows else _USE_REREAD if is_without_class(name, windows) else _USE_TRANSFORMERS
     read = task.get("answer_length", 100), task.get("split") or "words", bool(task.get("characters"))
     example = usage_of(name, spec.frame, windows, *read)
+    if name == "generate" and not task:
+        example = "It has learned no task: `reread finetune generate init=this/folder` trains it."
     use = [code.replace("AUTO", objective.card.auto_class), example]
     if task.get("answers") is False:
         use.append("It has learned evidence and paragraphs alone (`task.answers`): its answers mean nothing.")

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
@@ -17,9 +18,11 @@ from transformers import PretrainedConfig, PreTrainedModel
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.tokens.base import copy_tokenizer_files
 from reread.training.checkpoint.files import replacing, save_tensors
+from reread.training.data.tasks.dataset import special_tokens
 from reread.training.exchange.card import in_transformers, is_export
 from reread.training.exchange.tokenizer import FRAMES, frame_tokenizer
 from reread.training.models import model_spec
+from reread.training.models.build import vocabulary_of
 from reread.training.models.heads import TaskHead
 from reread.training.models.spec import ModelSpec
 
@@ -79,6 +82,10 @@ def _write_files(
         (folder / file.name).write_text(_flat(file.read_text(encoding="utf-8")), encoding="utf-8")
     ids = write_tokenizer(folder, model, tokenizer_folder) if tokenizer_folder else {}
     (folder / "config.json").write_text(_config_json(model, ids), encoding="utf-8")
+    generation: Any = getattr(model, "generation", None)  # of encoder-decoders (models/hub/writing.py)
+    if generation and (task := getattr(model.config, "task", None)):
+        banned = special_tokens(folder, vocabulary_of(folder)).values()
+        generation(task["target_length"], task["beams"], tuple(banned)).save_pretrained(folder)
 
 
 def write_tokenizer(folder: Path, model: PreTrainedModel, source: Path) -> dict[str, int | None]:
@@ -148,8 +155,10 @@ def _longest(config: PretrainedConfig, spec: ModelSpec) -> int | None:
 def _config_json(model: PreTrainedModel, ids: Mapping[str, int | None]) -> str:
     """The model's configuration with `ids` of special tokens, its class, and the files that hold its classes."""
     config: PretrainedConfig = copy.deepcopy(model.config)
-    counted_from = in_transformers(type(config))  # Longformer's positions count from the padding id it was built with
-    config.update({name: number for name, number in ids.items() if not (counted_from and name == "pad_token_id")})
+    kept = {key for keys in _spec(config).special.values() for key in keys}  # which the decoder was built with
+    if in_transformers(type(config)):
+        kept.add("pad_token_id")  # Longformer's positions count from the padding id it was built with
+    config.update({name: number for name, number in ids.items() if name not in kept})
     config.architectures = [type(model).__name__]
     if in_transformers(type(config)):
         return config.to_json_string()

@@ -64,7 +64,9 @@ def model_config(
     _check_only(spec, given, "train.model")
     try:
         known = inspect.signature(spec.config).parameters
-        tokens = {f"{name}_token_id": number for name, number in special.items()}
+        tokens = {
+            key: number for name, number in special.items() for key in (f"{name}_token_id", *spec.special.get(name, ()))
+        }
         tokens = {name: number for name, number in tokens.items() if name in known or name in MARKS}
         settings = {"vocab_size": vocab_size, **spec.merged({**start, **tokens}, given)}
         config = spec.config_for(settings)(**settings)

@@ -61,6 +61,8 @@ class ModelSpec:
     from a smaller one; None: it is not."""
     layer: str = ""
     """The class of the layers that are compiled; default: those that the model names as not to be split."""
+    special: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Special tokens by name -> further keys of its configuration for their ids."""
     usage: Mapping[str, str] = field(default_factory=dict)
     """Objective -> how an exported model is used, in Markdown, if that differs from the default."""
 

@@ -231,6 +231,24 @@ chinese = "[\u3000-\u303f\u3400-\u9fff\uff00-\uffef]"  # beside which a decoder 
 print(re.sub(f"(?<={chinese}) | (?={chinese})", "", written))
 ```"""
 
+_WRITTEN = """A target is written of its source, as generation_config.json says:
+
+```python
+import inspect
+import re
+
+import torch
+
+text = "A text."
+row = tokenizer(text, truncation=True, max_length=model.config.task["sequence_length"], return_tensors="pt")
+if "global_attention_mask" in inspect.signature(model.forward).parameters:  # the first token is global
+    row["global_attention_mask"] = (torch.arange(row.input_ids.shape[1]) == 0).long()[None]
+target = model.eval().generate(**row)[0]
+written = tokenizer.decode(target, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+chinese = "[\u3000-\u303f\u3400-\u9fff\uff00-\uffef]"  # beside which a decoder puts blanks
+print(re.sub(f"(?<={chinese}) | (?={chinese})", "", written))
+```"""
+
 _FRAMED = {
     "": """between = [sep] * (2 if tokenizer.cls_token == "<s>" else 1)
     types = [0] * (1 + len(window) + len(between)) + [1] * (len(other) + 1)
@@ -297,6 +315,8 @@ def usage_of(
         return ""
     text_first = frame == "segments"
     code = _TAG_OF_CHARACTERS if characters else _USAGE[task].code
+    if task == "generate" and not windows:  # a class of transformers, which has a decoder
+        code = _WRITTEN
     use = code.replace("QUESTION_AND_TEXT", "text, question" if text_first else "question, text")
     for name, others in _OF_FRAME.items():
         use = use.replace(name, others[text_first])

@@ -10,6 +10,7 @@ from reread.preprocessing.input.streams import split_name
 from reread.preprocessing.labelled.columns import NAMES, Columns
 from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.file import LabelledFile
+from reread.preprocessing.labelled.formats.arxiv import read_arxiv
 from reread.preprocessing.labelled.formats.conll import is_conll, read_conll
 from reread.preprocessing.labelled.formats.delimited import read_clue, read_csv, read_tsv
 from reread.preprocessing.labelled.formats.folders import read_folders
@@ -72,6 +73,9 @@ FORMATS: dict[str, LabelledFormat] = {
     ),
     "wikihop": LabelledFormat(
         ("choose",), read_wikihop, '[{"id": .., "query": .., "candidates": [..], "supports": [..], "answer": ..}]'
+    ),
+    "arxiv": LabelledFormat(
+        ("generate",), read_arxiv, 'lines such as {"article_id": .., "article_text": [..], "abstract_text": [..]}'
     ),
     "conll": LabelledFormat(
         ("tag",),
@@ -149,19 +153,22 @@ def _recognise_list(head: bytes) -> str:
     return next(of_objects, "c3") if head[1:].lstrip().startswith(b"{") else "c3"
 
 
+_OBJECTS = {"squad": ("data", "paragraphs"), "triviaqa": ("Data", "QuestionId"), "cmrc2019": ("data", "context_id")}
+"""Formats of a file that is one object -> two names in its first bytes."""
+
+
 def _recognise_object(source: LabelledFile, head: bytes) -> tuple[str, str]:
-    if b'"paragraphs"' in head and b'"data"' in head:
-        return "squad", 'JSON with "data" and "paragraphs"'
-    if b'"Data"' in head and b'"QuestionId"' in head:
-        return "triviaqa", 'JSON with "Data" and "QuestionId"'
-    if b'"context_id"' in head and b'"data"' in head:
-        return "cmrc2019", 'JSON with "data" and "context_id"'
+    for format, names in _OBJECTS.items():
+        if all(f'"{name}"'.encode() in head for name in names):
+            return format, 'JSON with "{}" and "{}"'.format(*names)
     try:
         fields = set(json.loads(next(line for _, line in source.lines() if line.strip())))
     except (ValueError, RecursionError):  # the reader describes the mistake
         fields = set()
     if {"A", "B", "C"} <= fields:
         return "cail", "its first line has the fields A, B and C"
+    if source.task == "generate" and "article_text" in fields:
+        return "arxiv", "its first line has the field article_text"
     found = sorted(fields & {*NAMES["text"], *Columns(source.columns, source.join).roots(fields)})
     # With our own name of the text it is our own format, in which a misspelt field is an error.
     if source.task == "classify" and found and ("text" not in fields or source.columns):

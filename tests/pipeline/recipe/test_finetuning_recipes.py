@@ -27,6 +27,7 @@ MODELS = {
     "ran": "ran",
     "bert": "nezha",
     "roberta": "longformer",
+    "led": "led",
 }
 
 

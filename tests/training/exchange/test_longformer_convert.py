@@ -310,7 +310,7 @@ def test_the_options_are_longformers_alone(tmp_path: Path) -> None:
     command = ["convert", str(folder), str(tmp_path / "out"), "--length", "64", "--model"]
     refusal = CliRunner().invoke(app, [*command, "ernie_doc"]).exception
     assert isinstance(refusal, UserError)
-    assert str(refusal) == "--length: not for ernie_doc; models that take it: longformer"
+    assert str(refusal) == "--length: not for ernie_doc; models that take it: longformer, led"
     done = CliRunner().invoke(app, [*command, "longformer", "--window", "16", "--positions", "random"])
     assert done.exit_code == 0, done.exception
     made = json.loads((tmp_path / "out" / "config.json").read_text())
