@@ -18,6 +18,7 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.tokens.base import copy_tokenizer_files
 from reread.training.checkpoint.files import replacing, save_tensors
 from reread.training.exchange.card import in_transformers, is_export
+from reread.training.exchange.sentence_transformers import write_sentence_transformers
 from reread.training.exchange.tokenizer import FRAMES, frame_tokenizer
 from reread.training.models import model_spec
 from reread.training.models.heads import TaskHead
@@ -35,12 +36,14 @@ AUTO_CLASSES = {
 }
 """transformers' Auto class -> the suffix of the class that it loads, after the model's name."""
 OWN_HEADS = {
+    "ForEmbedding": "AutoModel",
     "ForKeyPhrases": "AutoModelForTextEncoding",
     "ForCoreference": "AutoModelForNextSentencePrediction",
     "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
 }
 """The suffix of a class that no Auto class is for -> the one that loads it, if it is the exported one. No other class
-of the same code has that one: in a process that has loaded two of it, the Auto class would take the first for both."""
+of the same code but the encoder has that one: in a process that has loaded two of it, the Auto class would take the
+first for both."""
 
 
 def write_huggingface(
@@ -72,6 +75,9 @@ def _write_files(
         (folder / file.name).write_text(_flat(file.read_text(encoding="utf-8")), encoding="utf-8")
     ids = write_tokenizer(folder, model, tokenizer_folder) if tokenizer_folder else {}
     (folder / "config.json").write_text(_config_json(model, ids), encoding="utf-8")
+    task = getattr(model.config, "task", None) or {}
+    if task.get("kind") == "embed":
+        write_sentence_transformers(folder, model.config, task)
 
 
 def write_tokenizer(folder: Path, model: PreTrainedModel, source: Path) -> dict[str, int | None]:

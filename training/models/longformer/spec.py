@@ -13,6 +13,7 @@ from reread.training.models.longformer.modeling_longformer import (
     LongformerForQuestionAnswering,
     LongformerForSequenceClassification,
     LongformerForTokenClassification,
+    LongformerModel,
     windows,
 )
 from reread.training.models.spec import ModelSpec, OwnKey
@@ -84,6 +85,7 @@ SPEC = ModelSpec(
         "rank": LongformerForSequenceClassification,
         "phrases": LongformerForKeyPhrases,
         "coreference": LongformerForCoreference,
+        "embed": LongformerModel,
     },
     TENSOR_PLAN,
     flops,
