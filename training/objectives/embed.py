@@ -33,8 +33,8 @@ class EmbedObjective(TaskObjective[EmbedSettings]):
     card = Card("AutoModel", "sentence-similarity", "sentence-transformers")
     has_global_tokens = False  # as the encoder alone, which other programs load
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *given: Any, **datasets: Any) -> None:
+        super().__init__(*given, **datasets)
         if self.pooling == "cls" and self.data.frame == "bare":
             raise UserError(
                 "task.pooling: cls, but this model reads texts without [CLS]; leave it out, or set it to mean"
