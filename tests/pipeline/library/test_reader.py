@@ -111,6 +111,7 @@ LINES: dict[str, list[dict[str, Any]]] = {
     "rank": [{"query": "a", "passages": ["b", "c"]}],
     "phrases": [{"text": "a b c"}, {"text": "d e", "phrases": ["e"]}],
     "generate": [{"source": "a b", "target": "c"}, {"text": "a"}],
+    "embed": [{"text": "a b"}, {"text": "c", "positives": ["d"], "negatives": ["e"]}],
     "coreference": [{"text": "a b c"}, {"tokens": ["d", "e"], "clusters": [[[0, 1], [1, 2]]]}],
 }
 

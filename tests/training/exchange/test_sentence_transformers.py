@@ -12,6 +12,7 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.read import examples_in
 from reread.training.exchange.export import write_huggingface
 from reread.training.exchange.sentence_transformers import pooling_of
+from reread.training.models.usage import usage_of
 from tests.conftest import extra, rarer
 from tests.tasks import LETTERS, objective_of, task_values, write_tokenizer
 
@@ -53,6 +54,10 @@ def test_the_package_gives_the_vectors_of_reread(tmp_path: Path, name: str, task
     assert expected.shape == (len(texts), 32)
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    code = usage_of("embed", "", windows=False).partition("```python")[2].partition("```")[0]
+    seen: dict[str, Any] = {}
+    exec(code.replace("this/folder", str(folder)), seen)  # the card's example
+    np.testing.assert_allclose(np.linalg.norm(seen["vectors"], axis=1), 1.0, rtol=0, atol=1e-5)
     if not plain:  # the end of the long text counts, up to `longest`
         other = model.encode(TEXTS[2][: -len("x y z")] + "a a a")
         assert bool(np.abs(other - found[2]).max() > 1e-4) is ("longest" not in task)

@@ -148,7 +148,7 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=line):
             objective_of(task_values(name, "embed", tokenizer, **task), examples)
     objective: Any = objective_of(task_values("nezha", "embed", tokenizer, sizes=[64]), examples)
-    with pytest.raises(UserError, match="task.sizes: 64 numbers, but this model's vectors have 32"):
+    with pytest.raises(UserError, match=r"task.sizes: 64 numbers, but this model's vectors have 32"):
         objective.check(objective.model.config, objective.data)
 
 

@@ -181,6 +181,15 @@ class EmbedDataset(TaskDataset[EmbedSettings, EmbedExample]):
     def targets(self, members: Sequence[Member], rows: Sequence[Row], shape: tuple[int, int]) -> Rows:
         return {}
 
+    @property
+    def row_tokens(self) -> NDArray[np.int64]:
+        """Tokens of all rows that a step has of each example in the first epoch."""
+        tokens, everyone = super().row_tokens, np.arange(len(self))
+        taken = np.minimum(self.settings.negatives, self._negatives)
+        drawn = self._drawn(np.zeros(len(self), np.int64), everyone)
+        owners = np.concatenate([everyone, everyone, np.repeat(everyone, taken)])
+        return np.bincount(owners, weights=tokens[drawn], minlength=len(self)).astype(np.int64)
+
     def preview(self) -> Iterator[tuple[str, Rows]]:
         """Titles and rows [1, L] of each text's windows."""
         for number, example in enumerate(self.examples):
