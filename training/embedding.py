@@ -19,7 +19,10 @@ class EmbeddingDataset(ClassifyDataset):
     """Texts, or pairs, whose windows stand side by side, so that each token is in one of them."""
 
     def decode(self, example: int, outputs: Outputs) -> NDArray[np.float32]:
-        return vector_of(outputs)
+        """Zeros for a text of which the tokenizer knows nothing."""
+        document, found = self.documents[example], vector_of(outputs)
+        tokens = np.concatenate([document.ids, *(part for option in document.options for part in option)])
+        return np.zeros_like(found) if len(tokens) and (tokens == self.special.get("unk")).all() else found
 
 
 class EmbeddingObjective(EmbedObjective):

@@ -2,9 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import reread
+from reread.training.data.tasks.embed import EmbedDataset, EmbedSettings
 from tests.conftest import ROOT, extra
 from tests.docs.tutorial import Reader, blocks
 
@@ -77,3 +80,48 @@ def test_an_encoder_is_continued_by_three_commands(tmp_path: Path, monkeypatch: 
     assert "exported to runs/continue-encoder/export" in reader.printed.getvalue()
     config = json.loads((tmp_path / "runs" / "continue-encoder" / "export" / "config.json").read_text())
     assert config["architectures"] == ["BertForMaskedLM"] and "auto_map" not in config
+
+
+MTEB = "## In mteb\n"
+
+
+def test_the_guide_to_vectors_goes_from_a_folder_of_text_to_another_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra("minilm", "sentence_transformers")
+    own, _ = page("embeddings.md").split(MTEB)
+    smaller = {
+        "sample/en task": "sample/en task.longest=30 task",
+        "global_batch=8": "global_batch=8 task.longest=20 steps=1",
+    }
+    reader = Reader(tmp_path, monkeypatch)
+    reader.follow(blocks(own, smaller))
+    assert reader.names["vectors"].shape == (2, 384)
+
+
+@pytest.mark.long
+def test_mteb_takes_an_exported_model_and_files_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its score is that of `reread evaluate`'s function on the same vectors."""
+    pytest.importorskip("mteb")
+    from sentence_transformers import SentenceTransformer
+
+    from tests.preprocessing.labelled.test_embed import beir
+    from tests.training.exchange.test_sentence_transformers import exported
+
+    monkeypatch.chdir(tmp_path)
+    beir(tmp_path / "beir")
+    folder = exported(tmp_path, "nezha")
+    names = {"model": SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")}
+    ((_, code),) = blocks(page("embeddings.md").split(MTEB)[1])
+    exec(compile(code, "mteb", "exec"), names)
+    reader = reread.load(folder, device="cpu")
+    data: Any = EmbedDataset.open(
+        EmbedSettings.parse(
+            {"kind": "embed", "train": "none", "dev": "beir/qrels/test.tsv", "tokenizer": str(folder)}, "test"
+        ),
+        0,
+        "validation",
+    )
+    vectors = {n: reader.embed([text for (text,) in one.rows]) for n, one in enumerate(data.examples)}
+    score = names["result"].task_results[0].get_score()
+    assert 100 * score == pytest.approx(data.scores(vectors)["ndcg@10"], abs=0.01)

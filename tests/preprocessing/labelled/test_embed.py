@@ -100,7 +100,7 @@ def test_a_mistake_in_beirs_files_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="its first line is not query-id corpus-id score"):
         read_examples(path.parent.parent / "queries.jsonl", "embed", "beir")
     (tmp_path / "right" / "corpus.jsonl").rename(tmp_path / "gone")
-    with pytest.raises(UserError, match="but no corpus.jsonl beside it or in the folder above"):
+    with pytest.raises(UserError, match=r"but no corpus.jsonl beside it or in the folder above"):
         read_examples(path, "embed")
     with pytest.raises(UserError, match=r"a folder without corpus.jsonl and qrels/ \(BEIR\)"):
         read_examples(path.parent, "embed")
