@@ -10,6 +10,7 @@ import reread
 from reread.training.data.tasks.embed import EmbedDataset, EmbedSettings
 from tests.conftest import ROOT, extra
 from tests.docs.tutorial import Reader, blocks
+from tests.tasks import write_lines
 
 LEARNED = "## Weights that have learned something\n"
 """The part of the tutorial that needs a model from elsewhere."""
@@ -85,6 +86,7 @@ def test_an_encoder_is_continued_by_three_commands(tmp_path: Path, monkeypatch: 
 MTEB = "## In mteb\n"
 
 
+@pytest.mark.long
 def test_the_guide_to_vectors_goes_from_a_folder_of_text_to_another_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,11 +107,16 @@ def test_mteb_takes_an_exported_model_and_files_of_a_folder(tmp_path: Path, monk
     pytest.importorskip("mteb")
     from sentence_transformers import SentenceTransformer
 
-    from tests.preprocessing.labelled.test_embed import beir
     from tests.training.exchange.test_sentence_transformers import exported
 
     monkeypatch.chdir(tmp_path)
-    beir(tmp_path / "beir")
+    (tmp_path / "beir" / "qrels").mkdir(parents=True)
+    corpus = {"a": "a b c", "b": "d e f g", "c": "c h i", "d": "x y z"}
+    write_lines(tmp_path / "beir" / "corpus.jsonl", [{"_id": one, "text": text} for one, text in corpus.items()])
+    asked = [{"_id": "1", "text": "a c"}, {"_id": "2", "text": "e g z"}]
+    write_lines(tmp_path / "beir" / "queries.jsonl", asked)
+    rows = "query-id\tcorpus-id\tscore\n1\tb\t2\n1\ta\t1\n2\td\t1\n"
+    (tmp_path / "beir" / "qrels" / "test.tsv").write_text(rows)
     folder = exported(tmp_path, "nezha")
     names = {"model": SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")}
     ((_, code),) = blocks(page("embeddings.md").split(MTEB)[1])
