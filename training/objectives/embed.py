@@ -112,12 +112,12 @@ class EmbedObjective(TaskObjective[EmbedSettings]):
     def _read(
         self, batch: Passes, step: int, kept: Mapping[int, Tensor] = {}
     ) -> Iterator[tuple[int, Rows, Tensor | None]]:
-        """Each pass with its number and its `outputs`, None if it is for memory alone; those that are `kept` are not
-        computed again."""
+        """Each pass with its number and its `outputs`, None if it is for memory alone; where some are `kept`, which are
+        all, nothing is computed again."""
         reader = WindowReader(self)
         for number, (group, rows) in enumerate(batch):
-            if number in kept:
-                yield number, rows, kept[number]
+            if kept:
+                yield number, rows, kept.get(number)
                 continue
             self.seed_dropout(step, group, number - reader.begin(group, number))
             if rows["learns"].any():

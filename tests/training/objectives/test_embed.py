@@ -66,6 +66,8 @@ def test_loss_and_gradient_are_those_of_one_graph_over_all_texts(tmp_path: Path,
     for micro_batch in (1, 3, 100):
         objective = objective_of(values | {"micro_batch": micro_batch}, examples_in(LINES, "embed"))
         found.append(step_of(objective))
+        assert objective.largest()[0][1]["input_ids"].shape[1] == ROOM
+        gradient(objective, objective.losses(objective.largest(), {"predicted": 1.0}, 0))  # as memory is tried
     # Each example once, in epoch 0, with its first positive and negative
     model = objective.model
     queries = [vector(model, str(one["text"])) for one in LINES]

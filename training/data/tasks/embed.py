@@ -71,7 +71,13 @@ class EmbedSettings(TaskSettings):
     def found_in(self, train: Sequence[EmbedExample]) -> dict[str, Any]:
         check_learned(self, train)
         held_out = examples_of(self, "validation")
-        return {"measure": self.measure or (measure_of(held_out) if held_out else None)}
+        measure = measure_of(held_out) if held_out else None
+        if held_out and measure is None:
+            raise UserError(
+                f"task.dev: {self.dev}: texts alone, by which no vector can be scored; give pairs, pairs with scores "
+                "or qrels, or leave task.dev out"
+            )
+        return {"measure": self.measure or measure}
 
 
 def check_learned(settings: EmbedSettings, examples: Sequence[EmbedExample]) -> None:
@@ -175,8 +181,9 @@ class EmbedDataset(TaskDataset[EmbedSettings, EmbedExample]):
         """The forward passes over the `size` longest texts, as if they were a step."""
         lengths = self.documents.lengths
         texts = by_length(np.arange(len(lengths)), lengths)[::-1]
-        texts = np.resize(texts, size) if len(texts) < size else texts[:size]
-        yield [rows for _, rows in self._passes_of(texts, -(-size // 2), size, 1, 0, PASS_SHARE)]
+        count = -(-size // 2)  # pairs
+        step = self._passes_of(np.resize(texts, 2 * count), count, size, 1, 0, PASS_SHARE)
+        yield [rows for _, rows in step]
 
     def targets(self, members: Sequence[Member], rows: Sequence[Row], shape: tuple[int, int]) -> Rows:
         return {}

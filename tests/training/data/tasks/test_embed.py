@@ -51,9 +51,11 @@ def test_held_out_examples_say_what_they_are_scored_by(tmp_path: Path) -> None:
         "mixed": [*scored, {"text": "a", "positive": "b"}],
     }
     files = {name: str(write_lines(tmp_path / f"{name}.jsonl", one)) for name, one in lines.items()}
-    for name, measure in (("sts", "similarity"), ("pairs", "retrieval"), ("alone", None)):
+    for name, measure in (("sts", "similarity"), ("pairs", "retrieval")):
         settings = EmbedSettings.parse({"kind": "embed", "train": files["pairs"], "dev": files[name]}, "test")
         assert settings.found_in([]) == {"measure": measure}
+    with pytest.raises(UserError, match=r"task.dev: .*alone.jsonl: texts alone, by which no vector can be scored"):
+        EmbedSettings.parse({"kind": "embed", "train": "none", "dev": files["alone"]}, "test").found_in([])
     with pytest.raises(UserError, match=r"mixed.jsonl:3: a pair without a score, where others have one"):
         opened(tokenizer, dev=files["mixed"]).scores({})
     vectors = {0: np.array([[1, 0], [1, 0.1]], np.float32), 1: np.array([[1, 0], [0, 1]], np.float32)}
