@@ -4,6 +4,7 @@ Words are those of jieba where a text has ideographs, else runs of letters and d
 `pip install 'reread[baselines]'`.
 """
 
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -67,6 +68,7 @@ def bm25(documents: Sequence[str], queries: Sequence[str]) -> Searched:
         import bm25s
     except ImportError as error:
         raise _missing("BM25", "bm25s", error) from None
+    logging.getLogger("bm25s").setLevel(logging.WARNING)
     index = bm25s.BM25(method="lucene")
     index.index([words(text) or [""] for text in documents], show_progress=False)
     asked = (index.get_scores(words(text) or [""]) for text in queries)

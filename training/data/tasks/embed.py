@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from hashlib import md5
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ class EmbedSettings(TaskSettings):
 
     may_change = TaskSettings.file_fields | {"measure"}
 
-    beside_tokens = TaskSettings.beside_tokens | {
+    beside_tokens: ClassVar[frozenset[str]] = TaskSettings.beside_tokens | {
         *("pooling", "temperature", "symmetric", "sizes", "negatives", "least_score", "measure")
     }
 
