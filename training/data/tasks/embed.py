@@ -4,7 +4,8 @@ A step has the texts of its examples: a query each, one of its positives (the qu
 Chen 2021, "SimCSE"), and hard negatives. In the next epoch an example shows its next positive and negatives.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from hashlib import md5
@@ -26,6 +27,8 @@ from reread.training.data.tasks.settings import TaskSettings
 from reread.training.data.tasks.windows import Row
 from reread.training.scoring.retrieval import Found, Library, cosine, nearest
 from reread.training.scoring.task_scores import scores
+
+log = logging.getLogger("reread")
 
 Measure = Literal["similarity", "retrieval"]
 
@@ -287,15 +290,23 @@ class EmbedDataset(TaskDataset[EmbedSettings, EmbedExample]):
         return Mistake(near[count + wrong] - near[right], one.text[:SHOWN], gold, made)
 
     def baselines(self, train: Sequence[EmbedExample]) -> Iterator[tuple[str, Any]]:
-        """Bag of words, and for retrieval BM25."""
+        """Bag of words, and for retrieval BM25; a line is logged for one whose package is missing."""
         from reread.training.scoring.bags import Bag, bm25  # jieba's dictionary takes a second
 
+        makers: dict[str, Callable[[], Found]] = {}
         if self.measure == "similarity":
             left, right = zip(*((one.text, one.positives[0]) for one in self.examples), strict=True)
-            yield "bag of words", Found(dict(enumerate(Bag([*left, *right]).likeness(left, right).tolist())))
+            makers["bag of words"] = lambda: Found(dict(enumerate(Bag([*left, *right]).likeness(left, right).tolist())))
         elif self.measure == "retrieval":
             queries, documents = (
                 [self._text(place) for place in places] for places in (self.library.queries, self.library.documents)
             )
-            yield "bag of words", Found(searched=Bag(documents).search(queries))
-            yield "BM25", Found(searched=bm25(documents, queries))
+            makers["bag of words"] = lambda: Found(searched=Bag(documents).search(queries))
+            makers["BM25"] = lambda: Found(searched=bm25(documents, queries))
+        for name, make in makers.items():
+            try:
+                found = make()
+            except UserError as error:
+                log.info("a baseline is left out: %s", error)
+            else:
+                yield name, found

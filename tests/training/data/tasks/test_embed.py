@@ -1,5 +1,6 @@
 """The texts of a step, what is read once, and what held-out examples are scored by."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,17 @@ def test_a_corpus_is_searched_and_each_of_its_documents_counts_once(tmp_path: Pa
     assert data.written(1, vectors[1]) == {"similarities": [0.995037, 0.196116]}
     wrong = data.mistake(1, np.array([[1, 0], [0, 1], [1, 1]], np.float32))
     assert wrong is not None and wrong.predicted == "B text b (0.71)" and data.mistake(1, vectors[1]) is None
+
+
+def test_a_baseline_without_its_package_is_a_line_and_the_other_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    extra("baselines", "sklearn")
+    monkeypatch.setitem(sys.modules, "bm25s", None)
+    data = opened(write_tokenizer(tmp_path), dev=str(beir(tmp_path / "beir")))
+    with caplog.at_level("INFO", "reread"):
+        assert [name for name, _ in data.baselines([])] == ["bag of words"]
+    assert "the BM25 baseline needs bm25s" in caplog.text and "pip install 'reread[baselines]'" in caplog.text
 
 
 def test_baselines_are_scored_as_a_model_is(tmp_path: Path) -> None:
