@@ -10,7 +10,6 @@ from transformers import PreTrainedModel
 from reread.training.data.tasks.classify import ClassifyDataset
 from reread.training.data.tasks.dataset import Outputs
 from reread.training.data.tasks.embed import vector_of
-from reread.training.models.vectors import ForEmbedding
 from reread.training.objectives.embed import EmbedObjective
 from reread.training.objectives.task import TaskObjective, reading_of
 
@@ -25,21 +24,30 @@ class EmbeddingDataset(ClassifyDataset):
         return np.zeros_like(found) if len(tokens) and (tokens == self.special.get("unk")).all() else found
 
 
-class EmbeddingObjective(EmbedObjective):
-    """Nothing is learned; pooled as `EmbedObjective` does, of any model's encoder."""
+class LearnedEmbedding(EmbedObjective):
+    """Of a model that learned vectors; nothing is learned here."""
 
     name = "embedding"
 
     def __init__(self, model: PreTrainedModel, *others: Any) -> None:
-        super().__init__(model if isinstance(model, ForEmbedding) else model.base_model, *others)
-        if isinstance(model, ForEmbedding):  # it pools, and cuts, as its configuration says
-            config: Any = model.config
-            config.reading = reading_of(self.data)
-            config.task = {**(getattr(config, "task", None) or {}), "pooling": self.pooling}
+        super().__init__(model, *others)
+        config: Any = model.config  # by which a class of ours pools and cuts
+        config.reading = reading_of(self.data)
+        config.task = {**(getattr(config, "task", None) or {}), "pooling": self.pooling}
+
+    predict = TaskObjective.predict
+
+
+class EncoderEmbedding(EmbedObjective):
+    """Of the encoder of a model that learned something else; nothing is learned here."""
+
+    name = "embedding"
+
+    def __init__(self, model: PreTrainedModel, *others: Any) -> None:
+        super().__init__(model.base_model, *others)
 
     def inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        if self.data.frame == "segments" and not isinstance(self.model, ForEmbedding):
-            # The last token stands where it stood in pretraining, however short the row
+        if self.data.frame == "segments":  # the last token stands where it stood in pretraining, however short the row
             inputs["gap"] = self.data.sequence_length - inputs["input_ids"].shape[1]
         return super().inputs(inputs)
 

@@ -23,7 +23,7 @@ from reread.training.data.kinds import KINDS, open_examples
 from reread.training.data.tasks.classify import ClassifySettings
 from reread.training.data.tasks.dataset import TaskDataset
 from reread.training.data.tasks.settings import TaskSettings, task_of
-from reread.training.embedding import EmbeddingDataset, EmbeddingObjective, vectors
+from reread.training.embedding import EmbeddingDataset, EncoderEmbedding, LearnedEmbedding, vectors
 from reread.training.exchange.sentence_transformers import POOLING, pooling_of
 from reread.training.filling import Fill, fill_masks, framed_tokenizer
 from reread.training.models.build import model_config
@@ -204,7 +204,8 @@ class Reader:
         model = {"type": self._spec.name}
         settings = TrainSettings.parse({**values, "model": model, "data": data.model_dump(mode="json")}, "embed")
         dataset = EmbeddingDataset(data, 0, examples)  # type: ignore[arg-type]
-        return vectors(self._found(EmbeddingObjective(self.model, settings, self._mesh, dataset), dataset))
+        kind = LearnedEmbedding if self.objective == "embed" else EncoderEmbedding
+        return vectors(self._found(kind(self.model, settings, self._mesh, dataset), dataset))
 
     def fill(self, text: str, *, top: int = 5) -> Fill:
         """The `top` likeliest tokens for the first [MASK] of a text with their probabilities.

@@ -7,7 +7,7 @@ Chen 2021, "SimCSE"), and hard negatives. In the next epoch an example shows its
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from functools import cached_property
+from functools import cached_property, singledispatchmethod
 from hashlib import md5
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -258,10 +258,13 @@ class EmbedDataset(TaskDataset[EmbedSettings, EmbedExample]):
     def scored(self, example: int, prediction: Any) -> Any:
         return prediction
 
-    def scores(self, predictions: Mapping[int, Any] | Found) -> dict[str, float]:
-        if self.measure is None:
-            return {}  # texts alone
-        found = predictions if isinstance(predictions, Found) else self.found(predictions)
+    @singledispatchmethod
+    def scores(self, predictions: Any) -> dict[str, float]:
+        """Of vectors, or of what a baseline has `Found`; none for texts alone."""
+        return self.scores(self.found(predictions)) if self.measure else {}
+
+    @scores.register
+    def _(self, found: Found) -> dict[str, float]:
         if self.measure == "similarity":
             gold: dict[str, Any] = {one.id: one.score for one in self.examples}
             guesses: dict[str, Any] = {self.examples[number].id: one for number, one in found.likeness.items()}
