@@ -38,7 +38,7 @@ _WORDS_MADE_BY = 1
 FOLLOWS = frozenset(
     ["steps", "model", "validate_every", "checkpoint", "best_by", "activation_checkpointing", "schedule.warmup_steps"]
     + [f"data.{name}" for name in ("tokenizer", "frame", "labels", "sequence_length", "split", "choices", "pairs")]
-    + ["data.characters"]
+    + ["data.characters", "data.measure"]
 )
 """Fields of `train` that `finetune_recipe` computes from the model and the examples where the recipe has none."""
 
@@ -104,7 +104,9 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
     examples, held_out = (examples_of(data, split) for split in ("train", "validation"))
     stated = data.labels
     labels = filled["data"]["labels"] = stated or labels_of(examples)
-    filled["data"] |= data.found_in(examples)
+    found = data.found_in(examples)
+    filled["data"] |= found
+    data = data.model_copy(update=found)
     for of_split in (examples, *(examples_of(one, "validation") for one in data.splits.values())):
         check_labels(labels, of_split, bool(stated))
     # What follows imports torch, which takes seconds: mistakes in files are found before.

@@ -36,7 +36,7 @@ def model_card(
     """
     header: dict[str, Any] = {
         **{name: value for name, value in known.items() if value},
-        "library_name": "transformers",
+        "library_name": "sentence-transformers" if objective.card.tag == "sentence-transformers" else "transformers",
         "pipeline_tag": objective.card.pipeline,
         "tags": list(dict.fromkeys([TAG, spec.name, objective.card.tag])),
     }

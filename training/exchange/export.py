@@ -20,6 +20,7 @@ from reread.preprocessing.tokens.base import copy_tokenizer_files
 from reread.training.checkpoint.files import replacing, save_tensors
 from reread.training.data.tasks.dataset import special_tokens
 from reread.training.exchange.card import in_transformers, is_export
+from reread.training.exchange.sentence_transformers import write_sentence_transformers
 from reread.training.exchange.tokenizer import FRAMES, frame_tokenizer
 from reread.training.models import model_spec
 from reread.training.models.build import vocabulary_of
@@ -38,12 +39,14 @@ AUTO_CLASSES = {
 }
 """transformers' Auto class -> the suffix of the class that it loads, after the model's name."""
 OWN_HEADS = {
+    "ForEmbedding": "AutoModel",
     "ForKeyPhrases": "AutoModelForTextEncoding",
     "ForCoreference": "AutoModelForNextSentencePrediction",
     "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
 }
 """The suffix of a class that no Auto class is for -> the one that loads it, if it is the exported one. No other class
-of the same code has that one: in a process that has loaded two of it, the Auto class would take the first for both."""
+of the same code but the encoder has that one: in a process that has loaded two of it, the Auto class would take the
+first for both."""
 
 
 def write_huggingface(
@@ -82,10 +85,13 @@ def _write_files(
         (folder / file.name).write_text(_flat(file.read_text(encoding="utf-8")), encoding="utf-8")
     ids = write_tokenizer(folder, model, tokenizer_folder) if tokenizer_folder else {}
     (folder / "config.json").write_text(_config_json(model, ids), encoding="utf-8")
+    task = getattr(model.config, "task", None) or {}
     generation: Any = getattr(model, "generation", None)  # of encoder-decoders (models/hub/writing.py)
-    if generation and (task := getattr(model.config, "task", None)):
+    if generation and task:
         banned = special_tokens(folder, vocabulary_of(folder)).values()
         generation(task["target_length"], task["beams"], tuple(banned)).save_pretrained(folder)
+    if task.get("kind") == "embed":
+        write_sentence_transformers(folder, model.config, task)
 
 
 def write_tokenizer(folder: Path, model: PreTrainedModel, source: Path) -> dict[str, int | None]:

@@ -59,7 +59,7 @@ def export_run(
     model, step = restore_model(run, kept, step, averaged)
     if averaged:
         setattr(model.config, AVERAGED, averaged)
-    if untrained := kept.untrained_pooler and any(".pooler." in name for name in model.state_dict()):
+    if untrained := kept.untrained_pooler and any(".pooler." in f".{name}" for name in model.state_dict()):
         log.info("nothing has trained the pooler: %s", NO_POOLER)
         setattr(model.config, UNTRAINED_POOLER, True)
     pipeline = kept.objective.card.pipeline

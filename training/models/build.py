@@ -145,14 +145,16 @@ def build_model(
         )
         raise UserError(f"train.init: {init} does not fit train.model: {tensors}; leave its sizes as they are there")
     missing = sorted(found["missing_keys"])
-    body = [name for name in missing if name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name]
+    prefix = "" if model.base_model is model else f"{model.base_model_prefix}."  # an encoder alone is all body
+    body = [name for name in missing if name.startswith(prefix) and ".pooler." not in f".{name}"]
     if body:
         raise UserError(f"train.init: {init} does not fit train.model: it lacks {_some(body)}")
     # Log which parameters are drawn at random, and which weights are not used.
     known = model.state_dict().keys()
-    unused = [name for name in sorted(weights) if not {name, f"{model.base_model_prefix}.{name}"} & known]
+    own = f"{model.base_model_prefix}."
+    unused = [name for name in sorted(weights) if not {name, f"{own}{name}", name.removeprefix(own)} & known]
     untrained = _json_of(init).get(UNTRAINED_POOLER)
-    drawn = [name for name in sorted(known - set(missing)) if untrained and ".pooler." in name]
+    drawn = [name for name in sorted(known - set(missing)) if untrained and ".pooler." in f".{name}"]
     parts = {"random": missing, "random there, since nothing has trained it": drawn, "not used": unused}
     notes = "".join(f"; {what}: {', '.join(names)}" for what, names in parts.items() if names)
     log.info("starting from the weights in %s%s", init, notes)

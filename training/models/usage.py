@@ -249,6 +249,19 @@ chinese = "[\u3000-\u303f\u3400-\u9fff\uff00-\uffef]"  # beside which a decoder 
 print(re.sub(f"(?<={chinese}) | (?={chinese})", "", written))
 ```"""
 
+_EMBED = """A vector of length 1 for each text, by sentence-transformers (leave `trust_remote_code` out if no code lies
+here):
+
+```python
+from sentence_transformers import SentenceTransformer
+
+embedder = SentenceTransformer("this/folder", trust_remote_code=True)
+vectors = embedder.encode(["A text.", "Another text."])
+print(embedder.similarity(vectors, vectors))
+```
+
+`reread embed` and `reread.load` give the same."""
+
 _FRAMED = {
     "": """between = [sep] * (2 if tokenizer.cls_token == "<s>" else 1)
     types = [0] * (1 + len(window) + len(between)) + [1] * (len(other) + 1)
@@ -282,6 +295,7 @@ _USAGE = {
     "phrases": Usage(_PHRASES, in_transformers=False),
     "coreference": Usage(_COREFERENCE, in_transformers=False),
     "generate": Usage(_GENERATE, in_windows=False),
+    "embed": Usage(_EMBED),
 }
 
 _OF_FRAME = {

@@ -11,6 +11,7 @@ from reread.preprocessing.labelled.columns import NAMES, Columns
 from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.formats.arxiv import read_arxiv
+from reread.preprocessing.labelled.formats.beir import is_qrels, read_beir
 from reread.preprocessing.labelled.formats.conll import is_conll, read_conll
 from reread.preprocessing.labelled.formats.delimited import read_clue, read_csv, read_tsv
 from reread.preprocessing.labelled.formats.folders import read_folders
@@ -100,6 +101,9 @@ FORMATS: dict[str, LabelledFormat] = {
     "cail": LabelledFormat(
         ("choose",), read_cail, 'lines such as {"A": .., "B": .., "C": .., "label": "B"} (CAIL2019-SCM)'
     ),
+    "beir": LabelledFormat(
+        ("embed",), read_beir, "qrels (query-id, corpus-id, score), with corpus.jsonl and queries.jsonl (BEIR)"
+    ),
     "semeval": LabelledFormat(
         ("classify",), read_semeval, "XML of articles, ground truth beside it", ("text", "second")
     ),
@@ -124,7 +128,9 @@ def recognise(source: LabelledFile) -> tuple[str, str]:
     """The format of a file and the reason, from its name and its first bytes; raises `UserError` if none fits."""
     name = split_name(str(source.path))[0]
     if source.path.is_dir():
-        return "folders", "it is a folder"
+        return "beir" if source.task == "embed" else "folders", "it is a folder"
+    if source.task == "embed" and is_qrels(source.head):
+        return "beir", "its first line names query-id and corpus-id"
     for suffix, format in ((".tar", "folders"), (".xml", "semeval"), (".tsv", "tsv"), (".csv", "csv")):
         if name.endswith(suffix):
             return format, f"by the name *{suffix}"

@@ -31,8 +31,10 @@ MODELS = {
 }
 
 
-NEUTRAL = ("answer", "choose", "classify", "coreference", "generate", "phrases", "rank", "tag")
-PAPERS = [name for name in finetuning_recipes() if name not in (*NEUTRAL, "evidence")]
+NEUTRAL = ("answer", "choose", "classify", "coreference", "embed", "generate", "phrases", "rank", "tag")
+UNMEASURED = ("evidence", "minilm-embed", "simcse")
+"""Recipes of no score in a paper."""
+PAPERS = [name for name in finetuning_recipes() if name not in (*NEUTRAL, *UNMEASURED)]
 FORM = "-as-published"
 """The end of a recipe that is another form of its base, and shares its scores."""
 

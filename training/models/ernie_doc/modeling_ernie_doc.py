@@ -44,6 +44,7 @@ from ..blocks import (
 from ..coreference import ForCoreference
 from ..crf import ForTokenClassification
 from ..heads import ForKeyPhrases, ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, TaskHead, Windows
+from ..vectors import ForEmbedding
 from .attention_ernie_doc import MASKED, OFFICIAL_MASKED, ErnieDocSelfAttention, Surroundings, Update, moved
 from .configuration_ernie_doc import MOST_SKIMMED, ErnieDocConfig
 
@@ -645,3 +646,9 @@ class ErnieDocForQuestionAnswering(ErnieDocHead, ForQuestionAnswering):
 
 class ErnieDocForMultipleChoice(ErnieDocHead, ForMultipleChoice):
     """One of several options, with a row and a memory for each."""
+
+
+class ErnieDocForEmbedding(ErnieDocHead, ForEmbedding):
+    """The vector of a text, whose segments are read one after the other."""
+
+    cls_is_last = True

@@ -202,6 +202,8 @@ def classes_of(encoder: Encoder) -> tuple[dict[str, Any], Any, dict[str, Any]]:
         if theirs := _theirs(encoder, suffix):  # transformers' first versions of an encoder lack some
             heads[objective] = _joined(encoder, Spans if objective == "answer" else Task, theirs)
     heads |= {objective: _ours(encoder, head) for objective, head in OURS.items()}
+    body = _theirs(encoder, "Model")  # whose own `encoder` is a module
+    heads["embed"] = type(body.__name__, (Trained, body), {"__module__": __name__})
     further = {objective: _ours(encoder, head) for objective, head in FURTHER.items()}
     return heads, masked("ForPreTraining") if encoder.pairs else None, further
 

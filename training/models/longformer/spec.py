@@ -14,6 +14,7 @@ from reread.training.models.longformer.modeling_longformer import (
     LongformerForQuestionAnswering,
     LongformerForSequenceClassification,
     LongformerForTokenClassification,
+    LongformerModel,
     dilations,
     windows,
 )
@@ -97,6 +98,7 @@ SPEC = ModelSpec(
         "rank": LongformerForSequenceClassification,
         "phrases": LongformerForKeyPhrases,
         "coreference": LongformerForCoreference,
+        "embed": LongformerModel,
     },
     TENSOR_PLAN,
     flops,

@@ -34,6 +34,7 @@ from ..blocks import (
 from ..coreference import ForCoreference
 from ..crf import ForTokenClassification
 from ..heads import ForKeyPhrases, ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, TaskHead
+from ..vectors import ForEmbedding
 from .attention_nezha import MASKED, NezhaSelfAttention, Positions, Rotations, Tables, sinusoids
 from .configuration_nezha import SPAN_POSITION_SIZE, SPAN_POSITIONS, NezhaConfig
 
@@ -411,3 +412,7 @@ class NezhaForQuestionAnswering(NezhaHead, ForQuestionAnswering):
 
 class NezhaForMultipleChoice(NezhaHead, ForMultipleChoice):
     """One of several options, with a row for each."""
+
+
+class NezhaForEmbedding(NezhaHead, ForEmbedding):
+    """The vector of a text."""

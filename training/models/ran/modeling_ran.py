@@ -38,6 +38,7 @@ from ..blocks import (
 from ..coreference import ForCoreference
 from ..crf import ForTokenClassification
 from ..heads import ForKeyPhrases, ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, TaskHead
+from ..vectors import ForEmbedding
 from .attention_ran import Chain, RanCellNorm, RanGatedLinear, RanLayer, RanLayerNorm, joined_probabilities
 from .characters_ran import RanCharacters, characters_of
 from .configuration_ran import RanConfig
@@ -540,3 +541,7 @@ class RanForQuestionAnswering(RanHead, ForQuestionAnswering):
 
 class RanForMultipleChoice(RanHead, ForMultipleChoice):
     """One of several options, with a row for each; the text comes last."""
+
+
+class RanForEmbedding(RanHead, ForEmbedding):
+    """The vector of a text."""
