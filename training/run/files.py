@@ -147,6 +147,12 @@ class RunFile(Enum):
         "`reread finetune`, when the run is done",
         "`reread report`",
     )
+    CHOSEN = (
+        "chosen.json",
+        "Settings of the task that were chosen on dev after training: thresholds.",
+        "`reread finetune`, `evaluate`",
+        "`reread evaluate`, `predict`, `export`",
+    )
     BASELINES = (
         "baselines.json",
         "Scores of simple baselines, by held-out file.",
