@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from reread.pipeline.recipe.check import check_model, check_same_run
 from reread.pipeline.recipe.load import override, recipe_values
+from reread.pipeline.recipe.repeats import first_runs
 from reread.pipeline.recipe.schema import Following, Recipe, train_section
-from reread.pipeline.recipe.task import finetune_recipe, seed_runs
+from reread.pipeline.recipe.task import finetune_recipe
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.input.streams import SUFFIXES
 from reread.training.parallel.process import this_process
@@ -90,8 +91,8 @@ def following(recipe: Recipe) -> list[FollowingRecipe]:
                 f"recipe {recipe.name}: two of `then` are named {own}; add name=... to the overrides of one"
             )
         _check(child, recipe)
-        for of_one, of_seed in seed_runs(child, given):
-            check_same_run(RUNS / of_one, finetune_recipe(one.recipe, of_seed, recipe))
+        for part in first_runs(child, given):
+            check_same_run(RUNS / part.name, finetune_recipe(one.recipe, part.overrides, recipe))
         if one.random and (recipe.train is None or recipe.train.init or recipe.train.from_run):
             raise UserError(
                 f"recipe {recipe.name}: then: {own}: random is true, but only a model that train.model alone describes "

@@ -75,7 +75,8 @@ def paper_table(run: Run) -> PaperTable | None:
             continue
         steps.append(f"{_task(one)} {values['train'].get('global_batch', 'by tokens')}")
         ours = {_Row(split, one.row): means(seeds) for split, seeds in measured.items()}
-        ours |= {_Row(split, one.row, True): best(seeds) for split, seeds in measured.items() if len(seeds) > 1}
+        if not finetuning.folds:
+            ours |= {_Row(split, one.row, True): best(seeds) for split, seeds in measured.items() if len(seeds) > 1}
         published, reason = published_for(finetuning, counts) if children else (finetuning.published, "")
         for column in _columns(_task(one), finetuning.published, ours, published):
             if (key := (str(one.train) if one.row else column.task, column.score)) in of_task:
@@ -86,8 +87,8 @@ def paper_table(run: Run) -> PaperTable | None:
             without.append(f"{one.recipe}: {reason}")
         if not children:
             without.append(f"{one.recipe}: {missing_data(one, task_files(run.recipe, one)) or 'not fine-tuned yet'}")
-        elif len(children) < finetuning.seeds:
-            without.append(f"{one.recipe}: {len(children)} of {finetuning.seeds} seeds")
+        elif len(children) < (runs := finetuning.seeds * (finetuning.folds or 1)):
+            without.append(f"{one.recipe}: {len(children)} of {runs} {'runs' if finetuning.folds else 'seeds'}")
     columns += of_task.values()
     if not columns and not without:
         return None

@@ -8,10 +8,11 @@ from pathlib import Path
 from reread.pipeline.recipe.check import check_model, check_same_run, check_train
 from reread.pipeline.recipe.load import load_recipe
 from reread.pipeline.recipe.phases import phases_of
+from reread.pipeline.recipe.repeats import first_runs
 from reread.pipeline.recipe.schema import Recipe, train_section
 from reread.pipeline.recipe.slurm import SlurmSettings, finetuning_settings, site_settings
 from reread.pipeline.recipe.start import missing_start, start_recipe, start_weights
-from reread.pipeline.recipe.task import export_missing, fetch_init, finetune_recipe, seed_runs
+from reread.pipeline.recipe.task import export_missing, fetch_init, finetune_recipe
 from reread.pipeline.recipe.then import following
 from reread.pipeline.slurm.jobs import (
     Element,
@@ -144,7 +145,7 @@ def _elements(
     train = train_section(recipe)
     micro_batch = 1 if "micro_batch" in train.automatic else train.micro_batch
     check_groups(train.global_batch, micro_batch, settings.nodes * settings.tasks // train.parallel.tensor)
-    return [(settings, Element(run, [name, *given])) for run, given in seed_runs(recipe, overrides)]
+    return [(settings, Element(run.name, [name, *run.overrides])) for run in first_runs(recipe, overrides)]
 
 
 def _stages(settings: PreprocessSettings, dry_run: bool) -> list[Stage]:

@@ -48,7 +48,9 @@ class TagObjective(TaskObjective[TagSettings]):
             losses = self.model.chain_loss(logits, labels, most).sum()
         else:
             weights = None if self.class_weights is None else self.class_weights.to(logits.dtype)
-            losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), weights, ignore_index=IGNORED, reduction="sum")
+            losses = F.cross_entropy(
+                logits.flatten(0, 1), labels.flatten(), weights, ignore_index=IGNORED, reduction="sum"
+            )
         return losses, ((logits.argmax(-1) == labels) & (labels != IGNORED)).sum()
 
     def decoded(self, dataset: Any, example: int, outputs: Outputs) -> Any:

@@ -39,6 +39,9 @@ class LabelledFormat(NamedTuple):
     takes_any: bool = False
     """Whether every file could be read so; therefore its first bytes must not look like another format."""
 
+    beside: bool = False
+    """Whether other files beside it are read, too."""
+
 
 def _read_conll_2012(source: LabelledFile) -> Iterator[Example]:
     return read_mentions(source) if source.task == "coreference" else read_ontonotes(source)
@@ -58,7 +61,10 @@ FORMATS: dict[str, LabelledFormat] = {
     ),
     "squad": LabelledFormat(("answer",), read_squad, '{"data": [{"paragraphs": [{"context": .., "qas": [..]}]}]}'),
     "triviaqa": LabelledFormat(
-        ("answer",), read_triviaqa, '{"Data": [{"Question": .., "EntityPages": [..]}]}, documents in evidence/'
+        ("answer",),
+        read_triviaqa,
+        '{"Data": [{"Question": .., "EntityPages": [..]}]}, documents in evidence/',
+        beside=True,
     ),
     "hotpotqa": LabelledFormat(
         ("answer", "rank"), read_hotpotqa, '[{"_id": .., "question": .., "context": [[title, [sentences]]]}]'

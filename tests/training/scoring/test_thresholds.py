@@ -32,7 +32,10 @@ def test_shared_is_best_by_micro_f1_and_each_by_its_label() -> None:
     chances = np.clip(gold * 0.2 + draw.random((40, 3)) * 0.5, 0, 1)
 
     def micro(thresholds: list[float]) -> float:
-        sets = [{str(number): set(np.flatnonzero(row)) for number, row in enumerate(one)} for one in (gold, chances > thresholds)]
+        sets = [
+            {str(number): set(np.flatnonzero(row)) for number, row in enumerate(one)}
+            for one in (gold, chances > thresholds)
+        ]
         return micro_f1(*sets)  # type: ignore[arg-type]
 
     shared, each = shared_threshold(chances, gold), threshold_of_each(chances, gold)
