@@ -39,8 +39,8 @@ def report_classes(settings: TaskSettings) -> None:
     counts = classes_of(settings)
     for split, found in counts.items():
         log.info("task.%s: %s: %s", split, _title(settings, found), _listed(found))
-    if found := class_weights(settings, counts.get("train", {}), len(examples_of(settings, "train"))):
-        told = [f"{label} {weight:.4g}" for label, weight in zip(settings.labels, found, strict=True)]
+    if weights := class_weights(settings, counts.get("train", {}), len(examples_of(settings, "train"))):
+        told = [f"{label} {weight:.4g}" for label, weight in zip(settings.labels, weights, strict=True)]
         log.info("task.class_weights: %s%s", ", ".join(told[:LISTED]), ", ..." * (len(told) > LISTED))
     report_rare(settings, counts)
 
