@@ -10,6 +10,7 @@ from reread.preprocessing.input.streams import split_name
 from reread.preprocessing.labelled.columns import NAMES, Columns
 from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.file import LabelledFile
+from reread.preprocessing.labelled.formats.clue import read_both_c3, read_chid, read_wsc
 from reread.preprocessing.labelled.formats.conll import is_conll, read_conll
 from reread.preprocessing.labelled.formats.delimited import read_clue, read_csv, read_tsv
 from reread.preprocessing.labelled.formats.folders import read_folders
@@ -73,6 +74,18 @@ FORMATS: dict[str, LabelledFormat] = {
         ("rank",), read_sentences, "a file of hotpotqa, whose sentences are the passages; it has to be named"
     ),
     "c3": LabelledFormat(("choose",), read_c3, '[[lines], [{"question": .., "choice": [..], "answer": ..}], id]'),
+    "clue-c3": LabelledFormat(
+        ("choose",), read_both_c3, "m-NAME.json and d-NAME.json of C3, both read; it has to be named", beside=True
+    ),
+    "clue-chid": LabelledFormat(
+        ("choose",),
+        read_chid,
+        'lines such as {"content": ["..#idiom000001#.."], "candidates": [..]}, NAME_answer.json beside it (CLUE)',
+        beside=True,
+    ),
+    "clue-wsc": LabelledFormat(
+        ("classify",), read_wsc, 'lines such as {"text": .., "target": {"span1_text": ..}, "label": "true"} (CLUE)'
+    ),
     "cmrc2019": LabelledFormat(
         ("choose",), read_cmrc2019, '{"data": [{"context_id": .., "context": ".. [BLANK1] .."}]}'
     ),
@@ -166,6 +179,10 @@ def _recognise_object(source: LabelledFile, head: bytes) -> tuple[str, str]:
         fields = set(json.loads(next(line for _, line in source.lines() if line.strip())))
     except (ValueError, RecursionError):  # the reader describes the mistake
         fields = set()
+    if {"content", "candidates"} <= fields:
+        return "clue-chid", "its first line has the fields content and candidates"
+    if {"text", "target"} <= fields and source.task == "classify":
+        return "clue-wsc", "its first line has the fields text and target"
     if {"A", "B", "C"} <= fields:
         return "cail", "its first line has the fields A, B and C"
     found = sorted(fields & {*NAMES["text"], *Columns(source.columns, source.join).roots(fields)})
