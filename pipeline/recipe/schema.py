@@ -1,5 +1,6 @@
 """The sections of a recipe and their typed settings."""
 
+import math
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -127,6 +128,13 @@ class Finetuning(Settings):
     """Number of examples of each held-out file that the `published` scores were measured on. The scores are shown if a
     scored file has as many examples, or up to a tenth fewer, since faulty ones may be left out; empty: always."""
 
+    @property
+    def runs(self) -> int:
+        """The number of runs: of each fold, those of all points with the first seed, and of one with the others."""
+        return (math.prod(map(len, self.grid.values())) + self.seeds - 1) * (
+            self.folds or 1 if self.fold is None else 1
+        )
+
     @model_validator(mode="after")
     def _one_of_the_folds(self) -> "Finetuning":
         if self.fold is not None and (self.folds is None or self.fold > self.folds):
@@ -198,6 +206,8 @@ class Recipe(Settings):
     finetune: Finetuning | None = None
     then: list[Following] = []
     """Tasks that `reread run` fine-tunes the model for after pretraining, each in runs/<name>-<that recipe's name>."""
+    mean: bool = False
+    """Whether the table of `then` beside the papers' ends with the mean over its tasks."""
     tasks: Path = Path("tasks")
     """The folder of the labelled data that `then` names by `train` and `dev`."""
     published: list[Published] = []

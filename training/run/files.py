@@ -165,6 +165,12 @@ class RunFile(Enum):
         "`reread report`",
         "the next report",
     )
+    TABLE = (
+        "table.md",
+        "Of a suite, which has no model of its own: the scores of its tasks beside published ones.",
+        "`reread run`, `report`",
+        "people",
+    )
     REPORT = ("report.html", "The page about the run.", "`reread report`", "people")
     EXPORT = (
         "export",
