@@ -6,7 +6,10 @@ from reread.preprocessing.errors import writing
 
 
 def report(runs: list[Path], output: Path | None) -> None:
-    """Write the page and print the last figures; of a suite, the table of its tasks. By default RUN/report.html, for several runs ./report.html."""
+    """Write the page and print the last figures; of a suite, the table of its tasks.
+
+    The page is RUN/report.html by default, for several runs ./report.html.
+    """
     from reread.pipeline.report.page import print_figures, print_papers, write_report
     from reread.pipeline.report.suite import is_suite, report_suite
 

@@ -1,7 +1,7 @@
 """The paper's table beside ours: a column for each score of the pretrained model and of the tasks of `then`."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,7 +69,7 @@ def paper_table(run: Run) -> PaperTable | None:
     return published_table(run.recipe, run.folder.parent, _evaluated(run))
 
 
-def published_table(recipe: Recipe, runs: Path, evaluated: dict[str, str] = {}) -> PaperTable | None:
+def published_table(recipe: Recipe, runs: Path, evaluated: Mapping[str, str] = {}) -> PaperTable | None:
     """The table of a recipe that has `published` figures or goes on to tasks, whose runs are in the folder `runs`; None
     for others. `evaluated` are the figures of held-out text beside the former.
 
@@ -77,7 +77,7 @@ def published_table(recipe: Recipe, runs: Path, evaluated: dict[str, str] = {}) 
     A score that the paper lacks has a column if the task has no other. Fine-tunings of one task share its columns.
     """
     published = recipe.published
-    columns = _columns("held-out text", published, {_Row("dev"): evaluated} if published else {}, published)
+    columns = _columns("held-out text", published, {_Row("dev"): dict(evaluated)} if published else {}, published)
     of_task: dict[tuple[str, str], _Column] = {}
     without, steps = [], []
     for one in recipe.then:

@@ -22,7 +22,9 @@ A run is a folder, `runs/NAME`. This page lists all files in it. It is made from
 it up to date, and another test looks for files of real runs that it does not list. `reread ablate` keeps its figures
 beside the runs, in `runs/NAME-ablation.json`; `runs/.labelled` has what was read of large labelled files, which all
 runs share and which may be removed while none of them is running; `runs/.starts` has the models of words that
-fine-tunings began with (`finetune.words`), which may be removed once these have a checkpoint.
+fine-tunings began with (`finetune.words`), which may be removed once these have a checkpoint. `runs/.folds` has the
+files of folds (`finetune.folds`), which are written again where they are missing, and `runs/NAME-grid.json` the points
+of a grid (`finetune.grid`) with their scores on dev.
 
 | file | holds | written by, when | read by |
 |---|---|---|---|

@@ -96,7 +96,7 @@ def read_chid(source: LabelledFile) -> Iterator[ChooseExample]:
                     source.mistake(location, f"{blank} has no answer among its {len(options)} candidates")
                     continue
                 name = blank.strip("#")
-                yield ChooseExample(name, f"{location}, {name}", text, f"[BLANK{order}]", options, label, str(number))
+                yield ChooseExample(name, f"{location}, {name}", text, f"[BLANK{order}]", options, label)
 
 
 def _is_index(label: Any, options: tuple[str, ...]) -> bool:

@@ -121,6 +121,10 @@ FORMATS: dict[str, LabelledFormat] = {
 }
 
 
+_FIELDS = {("A", "B", "C"): "cail", ("content", "candidates"): "clue-chid", ("text", "target"): "clue-wsc"}
+"""Fields of a line of JSON by which a format is recognised."""
+
+
 def check_form(source: LabelledFile, name: str) -> None:
     """Raises `UserError` if the first bytes of a file that is read as `name` look like another format."""
     if not FORMATS[name].takes_any or source.path.is_dir():
@@ -179,12 +183,9 @@ def _recognise_object(source: LabelledFile, head: bytes) -> tuple[str, str]:
         fields = set(json.loads(next(line for _, line in source.lines() if line.strip())))
     except (ValueError, RecursionError):  # the reader describes the mistake
         fields = set()
-    if {"content", "candidates"} <= fields:
-        return "clue-chid", "its first line has the fields content and candidates"
-    if {"text", "target"} <= fields and source.task == "classify":
-        return "clue-wsc", "its first line has the fields text and target"
-    if {"A", "B", "C"} <= fields:
-        return "cail", "its first line has the fields A, B and C"
+    for names, format in _FIELDS.items():
+        if fields >= {*names} and source.task in FORMATS[format].tasks:
+            return format, f"its first line has the fields {', '.join(names[:-1])} and {names[-1]}"
     found = sorted(fields & {*NAMES["text"], *Columns(source.columns, source.join).roots(fields)})
     # With our own name of the text it is our own format, in which a misspelt field is an error.
     if source.task == "classify" and found and ("text" not in fields or source.columns):
