@@ -49,9 +49,12 @@ def _nearest(path: Path) -> str:
     """The way to a file or folder whose name is like that of the first part of `path` that does not exist."""
     first = next((one for one in [*reversed(path.parents), path] if not one.exists()), path)
     try:
-        near = close_to(first.name, [one.name for one in first.parent.iterdir()])
+        names = sorted(one.name for one in first.parent.iterdir())
     except OSError:
-        near = []
+        return ""
+    wanted = first.name.lower()
+    near = [one for one in names if one.lower().startswith(wanted) or wanted.startswith(one.lower())]
+    near += close_to(first.name, names, 0.8)
     return f" (is it {first.with_name(near[0])}?)" if near else ""
 
 
