@@ -180,8 +180,8 @@ def _elements(
     together = of_grid_together and of_recipe(recipe).grid
     if together and settings.nodes * settings.tasks > 1:
         raise UserError(
-            f"recipe {recipe.name}: finetune.grid: its points are trained one after the other by one process, and slurm "
-            f"has {settings.nodes * settings.tasks}; set slurm.nodes and slurm.tasks_per_node to 1"
+            f"recipe {recipe.name}: finetune.grid: its points are trained one after the other by one process, and "
+            f"slurm has {settings.nodes * settings.tasks}; set slurm.nodes and slurm.tasks_per_node to 1"
         )
     runs = folds_of(recipe, overrides) if together else first_runs(recipe, overrides)
     return [(settings, Element(run.name, [name, *run.overrides])) for run in runs]
