@@ -12,7 +12,6 @@ from reread.preprocessing.files import write_atomically
 from reread.training.assembly import to_device
 from reread.training.config import TrainSettings
 from reread.training.data.kinds import nothing_held_out, open_dataset
-from reread.training.data.tasks.dataset import TaskDataset
 from reread.training.data.tasks.settings import task_of
 from reread.training.parallel.mesh import Mesh
 from reread.training.run.auto import settings_of_run
@@ -75,7 +74,7 @@ def evaluate_run(
         only_file = all(one.partition("=")[0] == "task.dev" for one in overrides)
         if only_file and not averaged and (mistakes := objective.mistakes()):
             keep_mistakes(run, str(corpus), {"step": step, **mistakes})
-        if chooses and isinstance(held_out, TaskDataset) and held_out.chosen:
+        if chooses and held_out.chosen:
             log.info("chosen on %s: %s", corpus, _told(held_out.chosen))
             write_atomically(RunFile.CHOSEN.of(run), json.dumps(held_out.chosen).encode())
         read_by = {"step": step, "overrides": [*overrides, *average_of(averaged)], "held_out": str(corpus)}

@@ -1,6 +1,7 @@
 """Suites: recipes that score a given model on the tasks of their `then`, and train none themselves."""
 
 from functools import reduce
+from typing import Any
 
 from reread.pipeline.recipe.layers import SCALE, merge, recipe_layers, split_scale
 from reread.pipeline.recipe.load import parsed, recipe_values
@@ -19,7 +20,8 @@ def suite_of(name: str, overrides: list[str]) -> Recipe | None:
     Raises `UserError` for a suite without a model.
     """
     scale, _ = split_scale(overrides)
-    plain = reduce(merge, (values for _, values in recipe_layers(name)), {})
+    nothing: dict[str, Any] = {}
+    plain = reduce(merge, (values for _, values in recipe_layers(name)), nothing)
     if "train" in plain or not plain.get("then"):
         return None
     if not any(one.partition("=")[0] in _INIT for one in overrides):

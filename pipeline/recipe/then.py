@@ -125,7 +125,7 @@ def following(recipe: Recipe) -> list[FollowingRecipe]:
 def _check(child: Recipe, recipe: Recipe | None) -> None:
     """Raises `UserError` if the model that `recipe` makes, or else the one that is there, cannot learn the task."""
     settings = train_section(child)
-    pretraining = recipe and recipe.train
+    pretraining = None if recipe is None else recipe.train
     if pretraining is not None and pretraining.init is None:  # else its size is not known before it has been converted
         model = {**pretraining.model, **settings.model}
         child = child.model_copy(update={"train": settings.model_copy(update={"init": None, "model": model})})

@@ -52,12 +52,13 @@ def read_wsc(source: LabelledFile) -> Iterator[ClassifyExample]:
     for number, values in source.json_lines():
         location = source.location(number)
         line = source.parse(_Winograd, values, location)
-        spans = line and source.parse(_Spans, line.target, f"{location}: target")
+        spans = None if line is None else source.parse(_Spans, line.target, f"{location}: target")
         if line is None or spans is None:
             continue
         marked, wrong = line.text, None
-        both = [(spans.span1_index, spans.span1_text, "__"), (spans.span2_index, spans.span2_text, "[]")]
-        for begin, text, (opens, closes) in sorted(both, reverse=True):  # from the right, so that places stay
+        noun = spans.span1_index, spans.span1_text, "_", "_"
+        pronoun = spans.span2_index, spans.span2_text, "[", "]"
+        for begin, text, opens, closes in sorted([noun, pronoun], reverse=True):  # from the right, so that places stay
             end = begin + len(text)
             if line.text[begin:end] != text:
                 wrong = f"`{text}` is not at character {begin} of its text"

@@ -183,11 +183,6 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         predicted = {self.examples[index].id: self.scored(index, one) for index, one in predictions.items()}
         return scores(self.settings.scored_as, gold, predicted, **given)
 
-    @property
-    def chosen(self) -> dict[str, Any]:
-        """The fields of the settings that the latest `scores` chose, on these examples."""
-        return {}
-
     @abstractmethod
     def written(self, example: int, prediction: Any) -> dict[str, Any]:
         """A prediction as `reread predict` writes it."""
