@@ -44,8 +44,8 @@ class ClassifySettings(PooledSettings):
     label_separator: str | None = Field(default=None, min_length=1)
     """Separator of the labels of a set in one cell or text; null: a comma in a table."""
     class_weights: ClassWeights = None
-    """Factors of the classes' losses, in the order of `labels`: numbers, or `balanced` by how often each is in the
-    training examples. Of a set they are those of texts with the label, relative to texts without it."""
+    """The factor of each class in the loss, in the order of `labels`: numbers, or `balanced` by how often each is in
+    the training examples. Of a set it is that of texts with the label, relative to texts without it."""
     threshold: Annotated[float, Field(gt=0, lt=1)] | Literal["shared", "each"] = 0.5
     """The probability above which a label of a set is predicted: a number; or chosen on `dev` after training, `shared`
     by all labels for the best micro-F1, or for `each` label for its own best F1."""

@@ -43,7 +43,7 @@ class TagSettings(TaskSettings):
     characters: bool = False
     """Whether the model reads the characters of words, as with `model.character_filters`."""
     class_weights: ClassWeights = None
-    """Factors of the tags' losses, in the order of `labels`: numbers, or `balanced` by how often each is in the
+    """The factor of each tag in the loss, in the order of `labels`: numbers, or `balanced` by how often each is in the
     training examples. Not with `crf`."""
     split: Split | None = None
     """Units of raw text to tag: `characters`, `words` as in BERT's basic tokenisation, or `blanks`, words that blanks
