@@ -78,7 +78,7 @@ def fold_files(fold: Fold, folder: Path, has_dev: bool) -> FoldFiles:
     except DAMAGE as error:
         raise source.damaged(error) from None
     part = _parts(fold, labels, hashes)
-    depends = repr((md5(hashes.tobytes()).hexdigest(), labels, fold.folds, by, has_dev, fold.number))
+    depends = repr((md5(hashes.tobytes()).hexdigest(), labels, fold.folds, by, has_dev))
     place = folder / f"{fold.path.stem}-{md5(depends.encode(errors='surrogatepass')).hexdigest()}"
     suffix = Path(split_name(fold.path.name)[0]).suffix if records.suffix is None else records.suffix
     splits = ["train", "test"] if has_dev else ["train", "test", "dev"]
@@ -89,10 +89,11 @@ def fold_files(fold: Fold, folder: Path, has_dev: bool) -> FoldFiles:
     with writing(place):
         folder.mkdir(parents=True, exist_ok=True)
         with only_process(place):
-            if not all(file.exists() for file in files):
-                write_parts(records, roles, files)
+            if not place.exists():
                 sizes, told = np.bincount(part, minlength=fold.folds), _told(by)
                 log.info("%s: %d folds of %d to %d records, %s", fold.path, fold.folds, sizes.min(), sizes.max(), told)
+            if not all(file.exists() for file in files):
+                write_parts(records, roles, files)
     train, test, *dev = files
     return FoldFiles(train, dev[0] if dev else None, test, records.suffix == ".jsonl")
 
