@@ -76,6 +76,7 @@ def _best_point(recipe: Recipe, name: str, fold: Part, logged: Sequence[logging.
         point = done.get(run.name)
         if point is None or point.settings != stated or not has_checkpoints(RUNS / run.name):
             log.info("finetune.grid: %d of %d: %s", len(found) + 1, len(parts), " ".join(stated))
+            make_export(child)
             dev = {split: one for split, one in task_section(child).splits.items() if split == "dev"}
             point = GridPoint(run.name, stated, _trained(name, run, dev, logged)["dev"])
         found.append(point)
