@@ -163,6 +163,10 @@ class TokenizerSettings(Settings):
     """`words` only: punctuation and `'s` are separate words. Set it to false for text that is tokenised already
     (WikiText), where only spaces separate words."""
     train: VocabularySettings | None = None
+    extend: Annotated[int, Field(ge=1, le=1 << 20)] | Path | None = None
+    """New words for the vocabulary of `path`: a file with a word in each line, or how many words of the corpus, those
+    that save the most tokens. A model that knows the old vocabulary starts from it by `init` (of a new row the mean of
+    the word's old ones)."""
 
     retired = {"fast": Retired((True, False), "ids are the same either way; leave the key out")}
 
@@ -170,6 +174,8 @@ class TokenizerSettings(Settings):
     def _path_or_train(self) -> "TokenizerSettings":
         if (self.path is None) == (self.train is None):
             raise ValueError("give either `path` (an existing vocabulary) or `train` (a new one)")
+        if self.extend is not None and self.path is None:
+            raise ValueError("`extend` is for an existing vocabulary (`path`); a new one takes its words from the text")
         return self
 
 

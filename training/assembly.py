@@ -59,11 +59,19 @@ class Resolved:
 
 
 def resolve(
-    settings: TrainSettings, vocab_size: int, init: Path | None = None, special: Mapping[str, int] = {}
+    settings: TrainSettings,
+    vocab_size: int,
+    init: Path | None = None,
+    special: Mapping[str, int] = {},
+    *,
+    grows: bool = False,
 ) -> Resolved:
-    """Resolve `settings`. Raises `UserError` for an unknown objective, and as `model_config` does."""
+    """Resolve `settings`; `grows` is as in `model_config`.
+
+    Raises `UserError` for an unknown objective, and as `model_config` does.
+    """
     spec, objective = spec_of(settings), objective_of(settings)
-    config = model_config(spec, settings.model, vocab_size, init, special)
+    config = model_config(spec, settings.model, vocab_size, init, special, grows=grows)
     objective.configure(config, settings.data)
     return Resolved(settings, spec, objective, config)
 
@@ -95,7 +103,8 @@ class Assembly:
         self.spec, self.config, self.mesh = resolved.spec, resolved.config, mesh
         settings, learned = resolved.settings, resolved.objective
         with mesh.device if mesh.device.type == "meta" else nullcontext():
-            self.model = build_model(resolved.head, self.config, init, settings.seed).train()
+            new_rows = {} if dataset is None else dataset.new_rows
+            self.model = build_model(resolved.head, self.config, init, settings.seed, new_rows).train()
         if dataset is not None:
             learned.begin(self.model, dataset)
         unreached = {*self.spec.untrained(learned.has_global_tokens, self.config), *learned.unreached(settings.data)}

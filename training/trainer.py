@@ -220,7 +220,7 @@ class Trainer:
         self.kept.check()
         init = None if self.begun else settings.init  # a checkpoint holds every weight
         if init:
-            check_vocabulary(init, self.dataset.tokenizer_folder)
+            check_vocabulary(init, self.dataset.tokenizer_folder, self.dataset.new_rows)
         self.stated, self.auto = settings, auto
         if auto:
             settings = auto.settings(settings, run, self.begun, self.kept.config, mesh, dtype, self.dataset)

@@ -12,6 +12,7 @@ from reread.preprocessing.config import PreprocessSettings
 from reread.preprocessing.corpus import Manifest
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.input.sources import find_files
+from reread.preprocessing.tokens.extension import words_listed_in
 from reread.preprocessing.tokens.tokenizer import load_tokenizer
 from reread.training.config import TrainSettings
 from reread.training.data.materialize import MaterializedSamples, is_materialized
@@ -56,14 +57,15 @@ def vocabulary(recipe: Recipe, train: TrainSettings) -> int:
     tokenizer = recipe.preprocess.tokenizer
     if tokenizer.train is not None:
         return tokenizer.train.size
-    path = tokenizer.path or Path()
+    path, new = tokenizer.path or Path(), tokenizer.extend or 0
+    new = len(words_listed_in(new)) if isinstance(new, Path) else new
     if path.exists():
-        return load_tokenizer(path, tokenizer).vocab_size
+        return load_tokenizer(path, tokenizer).vocab_size + new
     if path.name not in KNOWN_VOCABULARIES:
         raise UserError(f"preprocess.tokenizer.path: {path} is not there; set train.model.vocab_size=...")
     size = KNOWN_VOCABULARIES[path.name]
     log.info("vocabulary: %s is not there, %d tokens are assumed; set train.model.vocab_size=... otherwise", path, size)
-    return size
+    return size + new
 
 
 def tokens_read(data: DataSettings, steps: int, global_batch: int) -> float:

@@ -61,7 +61,7 @@ def merge(work: Work) -> Manifest:
     unknown = sum((Counter(result["unknown_characters"]) for result in encoded), Counter())
     # All of it by its names in the manifest
     return Manifest.of(
-        work.tokenizer.describe(),
+        {**work.tokenizer.describe(), **work.new_rows},
         token_dtype(work.tokenizer),
         shards,
         version=format_version(work.settings.clean.simplify),

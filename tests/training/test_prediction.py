@@ -31,6 +31,7 @@ from reread.training.objectives.task import TaskObjective
 from reread.training.parallel.mesh import Mesh
 from reread.training.prediction import task_of_export, texts_of
 from reread.training.trainer import Trainer
+from tests.conftest import thinned
 from tests.tasks import LETTERS, objective_of, task_values, write_lines, write_tokenizer
 
 MODELS = ["nezha", "ernie_doc", "ran", "longformer"]
@@ -181,7 +182,7 @@ def predictions(model: Path, file: Path, *overrides: str) -> list[dict[str, Any]
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "model"),
-    [*itertools.product(TASKS, MODELS), ("generate", "ran"), ("choose", "bert"), ("tag", "modernbert")],
+    thinned([*itertools.product(TASKS, MODELS), ("generate", "ran"), ("choose", "bert"), ("tag", "modernbert")], 3),
 )
 def test_run_export_and_export_of_the_export_predict_the_same(task: str, model: str, tmp_path: Path) -> None:
     """With every setting away from its default; they matter for these examples."""

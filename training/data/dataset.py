@@ -1,7 +1,7 @@
 """The interface of every kind of data, for the trainer, `reread inspect` and the estimate."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import md5
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -42,6 +42,8 @@ class Dataset(ABC, Generic[AnySettings]):
     of a task looks for (paragraph, sentence)."""
     tokenizer_folder: Path
     corpus_fingerprint: str
+    new_rows: Mapping[int, Sequence[int]] = {}
+    """The tokens that `tokenizer.extend` added to the vocabulary, each with the old ids that it stands for."""
 
     @property
     def mixed(self) -> dict[str, "Dataset[Any]"]:
@@ -179,7 +181,7 @@ class MaskedDataset(CorpusDataset[AnyMasked], PooledDataset[AnyMasked]):
         )
         tokenizer = corpus.manifest.tokenizer
         self.special = special_ids(tokenizer)
-        self.vocab_size = tokenizer["vocab_size"]
+        self.vocab_size, self.new_rows = tokenizer["vocab_size"], new_rows(tokenizer)
         self._replacements = np.delete(np.arange(self.vocab_size), list(self.special.values()))
         self.corpus_fingerprint = corpus.fingerprint
         self.tokenizer_folder = corpus.folder / "tokenizer"
@@ -260,6 +262,12 @@ def special_ids(tokenizer: dict[str, Any]) -> dict[str, int]:
             f"{', '.join(missing)}; train a language model on it (data.kind: stream), or preprocess with another one"
         )
     return {name: tokenizer[name] for name in names}
+
+
+def new_rows(tokenizer: dict[str, Any]) -> dict[int, list[int]]:
+    """`Dataset.new_rows` from a manifest's `tokenizer`."""
+    new = tokenizer.get("new", [])
+    return dict(enumerate(new, tokenizer["vocab_size"] - len(new)))
 
 
 def _over(defaults: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:

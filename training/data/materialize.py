@@ -36,7 +36,7 @@ from reread.preprocessing.files import write_atomically
 from reread.preprocessing.settings import Settings, changed_leaves
 from reread.preprocessing.tokens.base import copy_tokenizer_files
 from reread.training.data.batch import IGNORED, Rows
-from reread.training.data.dataset import PooledDataset, special_ids
+from reread.training.data.dataset import PooledDataset, new_rows, special_ids
 from reread.training.data.order.order import Order
 from reread.training.data.rows.samples import RowDataset, RowSettings, Samples, frame
 
@@ -261,7 +261,7 @@ class MaterializedSamples(PooledDataset[RowSettings], RowDataset[RowSettings]):
         self.corpus_fingerprint = written.corpus
         self.split = split
         self._tokenizer = written.tokenizer["fingerprint"]
-        self.vocab_size = written.tokenizer["vocab_size"]
+        self.vocab_size, self.new_rows = written.tokenizer["vocab_size"], new_rows(written.tokenizer)
         self.tokenizer_folder = folder / "tokenizer"
         self.special = special_ids(written.tokenizer)
         self._block_rows = written.block_rows

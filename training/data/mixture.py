@@ -90,6 +90,7 @@ class Mixture(Dataset[AnyCorpus]):
         self.titles = [one.title for one in settings.corpora]
         self.parts: list[Any] = parts
         self.vocab_size, self.special, self.tokenizer_folder = first.vocab_size, first.special, first.tokenizer_folder
+        self.new_rows = first.new_rows
         self.corpus_fingerprint = md5("\n".join(part.corpus_fingerprint for part in parts).encode()).hexdigest()
         tokenizers = [part.facts()["tokenizer"] for part in parts]
         for one, tokenizer in zip(settings.corpora, tokenizers, strict=True):

@@ -18,7 +18,7 @@ from reread.training.models import model_spec
 from reread.training.models.build import build_model, model_config
 from reread.training.objectives.causal_lm import CausalLMObjective
 from reread.training.parallel.mesh import Mesh
-from tests.conftest import ran_stream_values, stream_values
+from tests.conftest import ran_stream_values, stream_values, thinned
 
 VOCABULARY, LENGTH, MEMORY = 60, 8, 24
 KINDS = {"transformer_xl": stream_values, "ran": ran_stream_values}
@@ -83,7 +83,7 @@ def naive(objective: Any, begin: int, end: int) -> torch.Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", thinned(KINDS, 2))
 def test_the_perplexity_of_one_lane_is_that_of_a_loop_over_the_whole_text(kind: str, corpus: Path, caplog: Any) -> None:
     """By default `reread evaluate` reads as papers do, and logs it."""
     objective = objective_for(kind, corpus)
@@ -107,7 +107,7 @@ def test_the_perplexity_of_one_lane_is_that_of_a_loop_over_the_whole_text(kind: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", thinned(KINDS, 2))
 def test_one_lane_is_the_same_bit_for_bit_on_any_number_of_processes(kind: str, corpus: Path) -> None:
     alone = everything(objective_for(kind, corpus))
     for ranks in (2, 3):
@@ -118,7 +118,7 @@ def test_one_lane_is_the_same_bit_for_bit_on_any_number_of_processes(kind: str, 
         assert torch.equal(sum(shares), alone)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", thinned(KINDS, 2))
 def test_validation_counts_tokens_that_have_a_memory_behind_them(kind: str, corpus: Path) -> None:
     """Each lane's first tokens fill the memory and are not counted, unless shares are short; then all count."""
     objective = objective_for(kind, corpus)

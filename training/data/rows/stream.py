@@ -18,7 +18,7 @@ from pydantic import Field
 
 from reread.preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END, Corpus
 from reread.training.data.batch import IGNORED, Rows
-from reread.training.data.dataset import CorpusDataset, Dataset
+from reread.training.data.dataset import CorpusDataset, Dataset, new_rows
 from reread.training.data.settings import LONGEST, CorpusSettings
 
 
@@ -77,7 +77,7 @@ class Stream(CorpusDataset[StreamSettings], StreamDataset):
     def __init__(self, corpus: Corpus, settings: StreamSettings, seed: int = 0) -> None:
         self.corpus, self.settings, self.seed = corpus, settings, seed
         tokenizer = corpus.manifest.tokenizer
-        self.vocab_size = tokenizer["vocab_size"]
+        self.vocab_size, self.new_rows = tokenizer["vocab_size"], new_rows(tokenizer)
         self.special = {name: tokenizer[name] for name in ("eos",) if name in tokenizer}
         self.corpus_fingerprint = corpus.fingerprint
         self.tokenizer_folder = corpus.folder / "tokenizer"
