@@ -87,13 +87,13 @@ def print_finetuning_estimate(recipe: Recipe, cluster: Cluster, flop_share: floa
     Raises `UserError` for a recipe that the cluster cannot train.
     """
     estimator = task_estimator(recipe, cluster, flop_share)
-    train, seeds = estimator.train, recipe.finetune.seeds if recipe.finetune else 1
+    train, runs = estimator.train, recipe.finetune.runs if recipe.finetune else 1
     mean = estimator.tokens / train.global_batch
     documents = f"{train.global_batch:,} examples of {mean:,.0f} tokens on average"
     console, best, own = _print_arrangements(recipe, estimator, documents)
-    hours = seeds * train.steps * estimator.time(own or best).total * cluster.gpus / 3600
+    hours = runs * train.steps * estimator.time(own or best).total * cluster.gpus / 3600
     console.print(
-        f"{len(estimator.examples):,} training examples; {seeds} runs of {train.steps:,} steps take "
+        f"{len(estimator.examples):,} training examples; {runs} runs of {train.steps:,} steps take "
         f"{hours_of(hours)} GPU-hours\n{_checkpoints(train, best.footprint.checkpoint_bytes)}",
         soft_wrap=True,
     )

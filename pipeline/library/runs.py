@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reread.pipeline.display.grid import read_grid
 from reread.pipeline.library.command import overrides_of, run_command
 from reread.pipeline.recipe.continuation import training_recipe
 from reread.pipeline.recipe.load import recipe_of
+from reread.pipeline.recipe.repeats import folds_of, seeds_of
 from reread.pipeline.recipe.schema import train_section
-from reread.pipeline.recipe.task import finetune_recipe, seed_runs
+from reread.pipeline.recipe.task import finetune_recipe
 from reread.preprocessing.errors import UserError
 from reread.training.run.files import RUNS, find_run
 from reread.training.run.metrics import read_metrics
@@ -75,7 +77,8 @@ def train(recipe: str | Path, **settings: Any) -> Run:
 
 
 def finetune(recipe: str | Path, init: str | Path, *, task: Mapping[str, Any], **settings: Any) -> list[Run]:
-    """Fine-tune a model by a recipe, as `reread finetune` does; returns a run for each seed.
+    """Fine-tune a model by a recipe, as `reread finetune` does; returns a run for each fold and seed, of a
+    grid those of its best point.
 
     init: a run, an export or a converted model. task: the files and how they are read, the section `task`. settings:
     as in `train`.
@@ -86,7 +89,10 @@ def finetune(recipe: str | Path, init: str | Path, *, task: Mapping[str, Any], *
     """
     overrides = overrides_of({"init": Path(init), "task": task, **settings})
     run_command(["finetune", str(recipe), *overrides])
-    names = [name for name, _ in seed_runs(finetune_recipe(str(recipe), overrides), overrides)]
+    made = finetune_recipe(str(recipe), overrides)
+    folds = folds_of(made, overrides)
+    best = [part._replace(name=read_grid(RUNS, part.name).chosen or part.name) for part in folds]
+    names = [run.name for part in best for run in seeds_of(made, part)]
     if missing := [name for name in names if not (RUNS / name).exists()]:
         raise UserError(f"{RUNS / missing[0]}: not there after `reread finetune`; was it removed?")
     return [Run(RUNS / name) for name in names]

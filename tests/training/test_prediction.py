@@ -55,8 +55,15 @@ COMMON: dict[str, Any] = {
     "frame": "segments",
 }
 OTHER: dict[str, dict[str, Any]] = {
-    "classify": {**COMMON, "answer": "set", "pooling": "mean", "label_separator": "|", "pairs": False},
-    "tag": {**COMMON, "scheme": "BIOES", "crf": True, "characters": True, "split": "characters"},
+    "classify": {
+        **COMMON,
+        **{"answer": "set", "pooling": "mean", "label_separator": "|", "pairs": False},
+        **{"class_weights": [1.0, 2.0], "threshold": "each", "thresholds": [0.25, 0.75]},
+    },
+    "tag": {
+        **COMMON,
+        **{"scheme": "BIOES", "crf": True, "characters": True, "split": "characters", "class_weights": [1.0, 2.0]},
+    },
     "answer": {
         **COMMON,
         "form": "marked",

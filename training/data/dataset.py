@@ -51,6 +51,11 @@ class Dataset(ABC, Generic[AnySettings]):
         return {}
 
     @property
+    def chosen(self) -> dict[str, Any]:
+        """The fields of the settings that the latest evaluation chose, on these examples, such as thresholds."""
+        return {}
+
+    @property
     def compared(self) -> Mapping[str, str]:
         """Fingerprints of the files on which a run is scored, by the settings that name them."""
         return {}

@@ -13,6 +13,7 @@ from reread.training.scoring.classification import (
     auc,
     exact_sets,
     macro_f1,
+    matthews,
     mean_absolute_error,
     micro_f1,
     pearson,
@@ -72,6 +73,7 @@ SCORES: dict[str, dict[str, Score]] = {
         "macro-f1": Score(macro_f1, ("labels",)),
         "positive-f1": Score(positive_f1, ("positive",)),
         "auc": Score(_auc, ("positive", "probabilities")),
+        "matthews": Score(matthews),
     },
     "classify-set": {"micro-f1": Score(micro_f1), "accuracy": Score(exact_sets)},
     "classify-number": {

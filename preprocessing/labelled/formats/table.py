@@ -12,6 +12,7 @@ from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.formats.arxiv import read_arxiv
 from reread.preprocessing.labelled.formats.beir import is_qrels, read_beir
+from reread.preprocessing.labelled.formats.clue import read_both_c3, read_chid, read_wsc
 from reread.preprocessing.labelled.formats.conll import is_conll, read_conll
 from reread.preprocessing.labelled.formats.delimited import read_clue, read_csv, read_tsv
 from reread.preprocessing.labelled.formats.folders import read_folders
@@ -41,6 +42,9 @@ class LabelledFormat(NamedTuple):
     takes_any: bool = False
     """Whether every file could be read so; therefore its first bytes must not look like another format."""
 
+    beside: bool = False
+    """Whether other files beside it are read, too."""
+
 
 def _read_conll_2012(source: LabelledFile) -> Iterator[Example]:
     return read_mentions(source) if source.task == "coreference" else read_ontonotes(source)
@@ -60,7 +64,10 @@ FORMATS: dict[str, LabelledFormat] = {
     ),
     "squad": LabelledFormat(("answer",), read_squad, '{"data": [{"paragraphs": [{"context": .., "qas": [..]}]}]}'),
     "triviaqa": LabelledFormat(
-        ("answer",), read_triviaqa, '{"Data": [{"Question": .., "EntityPages": [..]}]}, documents in evidence/'
+        ("answer",),
+        read_triviaqa,
+        '{"Data": [{"Question": .., "EntityPages": [..]}]}, documents in evidence/',
+        beside=True,
     ),
     "hotpotqa": LabelledFormat(
         ("answer", "rank"), read_hotpotqa, '[{"_id": .., "question": .., "context": [[title, [sentences]]]}]'
@@ -69,6 +76,18 @@ FORMATS: dict[str, LabelledFormat] = {
         ("rank",), read_sentences, "a file of hotpotqa, whose sentences are the passages; it has to be named"
     ),
     "c3": LabelledFormat(("choose",), read_c3, '[[lines], [{"question": .., "choice": [..], "answer": ..}], id]'),
+    "clue-c3": LabelledFormat(
+        ("choose",), read_both_c3, "m-NAME.json and d-NAME.json of C3, both read; it has to be named", beside=True
+    ),
+    "clue-chid": LabelledFormat(
+        ("choose",),
+        read_chid,
+        'lines such as {"content": ["..#idiom000001#.."], "candidates": [..]}, NAME_answer.json beside it (CLUE)',
+        beside=True,
+    ),
+    "clue-wsc": LabelledFormat(
+        ("classify",), read_wsc, 'lines such as {"text": .., "target": {"span1_text": ..}, "label": "true"} (CLUE)'
+    ),
     "cmrc2019": LabelledFormat(
         ("choose",), read_cmrc2019, '{"data": [{"context_id": .., "context": ".. [BLANK1] .."}]}'
     ),
@@ -108,6 +127,10 @@ FORMATS: dict[str, LabelledFormat] = {
         ("classify",), read_semeval, "XML of articles, ground truth beside it", ("text", "second")
     ),
 }
+
+
+_FIELDS = {("A", "B", "C"): "cail", ("content", "candidates"): "clue-chid", ("text", "target"): "clue-wsc"}
+"""Fields of a line of JSON by which a format is recognised."""
 
 
 def check_form(source: LabelledFile, name: str) -> None:
@@ -171,8 +194,9 @@ def _recognise_object(source: LabelledFile, head: bytes) -> tuple[str, str]:
         fields = set(json.loads(next(line for _, line in source.lines() if line.strip())))
     except (ValueError, RecursionError):  # the reader describes the mistake
         fields = set()
-    if {"A", "B", "C"} <= fields:
-        return "cail", "its first line has the fields A, B and C"
+    for names, format in _FIELDS.items():
+        if fields >= {*names} and source.task in FORMATS[format].tasks:
+            return format, f"its first line has the fields {', '.join(names[:-1])} and {names[-1]}"
     if source.task == "generate" and "article_text" in fields:
         return "arxiv", "its first line has the field article_text"
     found = sorted(fields & {*NAMES["text"], *Columns(source.columns, source.join).roots(fields)})

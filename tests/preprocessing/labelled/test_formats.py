@@ -375,6 +375,8 @@ def test_an_article_and_its_abstract_are_their_sentences(tmp_path: Path) -> None
 
 # --- the format is recognised ---
 
+SPANS = {"span1_text": "a", "span1_index": 0, "span2_text": "b", "span2_index": 1}
+
 
 def test_every_format_is_recognised_with_a_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     article = {"context_id": 1, "context": "[BLANK1]", "choices": ["a", "b"]}
@@ -389,6 +391,8 @@ def test_every_format_is_recognised_with_a_reason(tmp_path: Path, caplog: pytest
         "qa/e.json": ("answer", json.dumps({"Data": [question("q", "Emma.txt")]}), "triviaqa"),
         "h.txt": ("generate", [ARTICLE], "arxiv"),
         "a.txt": ("choose", [{"A": "x", "B": "y", "C": "z"}], "cail"),
+        "h.json": ("choose", [{"content": ["#idiom1#"], "candidates": ["a", "b"]}], "clue-chid"),
+        "i.json": ("classify", [{"text": "ab", "target": SPANS, "label": "true"}], "clue-wsc"),
         "b.txt": ("tag", "x O\n", "conll"),
         "onto.txt": ("tag", ONTONOTES, "conll-2012"),
         "c.txt": ("classify", "label\ttext\n1\tx\n", "tsv"),
@@ -398,7 +402,7 @@ def test_every_format_is_recognised_with_a_reason(tmp_path: Path, caplog: pytest
         "folder/pos/1.txt": ("classify", "x", "folders"),
     }
     write(tmp_path / "evidence/wikipedia/Emma.txt", "Emma is by Jane Austen.")
-    stated = {"document-per-line", "document-per-file", "hotpotqa-sentences"}
+    stated = {"document-per-line", "document-per-file", "hotpotqa-sentences", "clue-c3"}
     assert {format for _, _, format in files.values()} == set(FORMATS) - stated
     for name, (task, content, format) in files.items():
         path = write(tmp_path / name, content)

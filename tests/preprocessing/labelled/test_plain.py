@@ -156,6 +156,8 @@ FITTING: dict[tuple[str, str], set[str]] = {
     ("choose", "c3"): {"c3"},
     ("choose", "cmrc2019"): {"cmrc2019"},
     ("choose", "cail"): {"cail"},
+    **{("choose", format): set() for format in ("clue-chid", "clue-c3")},
+    ("classify", "clue-wsc"): set(),
     ("choose", "wikihop"): set(),
     ("phrases", "jsonl"): {"texts", "dense", "answers", "choices"},
     ("phrases", "tsv"): set(),

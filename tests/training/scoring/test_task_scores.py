@@ -48,8 +48,8 @@ def test_no_prediction_at_all_gives_0(kind) -> None:
 
 def test_a_score_whose_needs_are_not_given_is_left_out() -> None:
     gold, predicted, _ = PERFECT["classify-one"]
-    assert list(scores("classify-one", gold, predicted)) == ["accuracy"]
-    assert list(scores("classify-one", gold, predicted, labels=("a", "b"))) == ["accuracy", "macro-f1"]
+    assert list(scores("classify-one", gold, predicted)) == ["accuracy", "matthews"]
+    assert list(scores("classify-one", gold, predicted, labels=("a", "b"))) == ["accuracy", "macro-f1", "matthews"]
     with pytest.raises(TypeError, match=r"need \['style'\]"):
         scores("answer", {"1": ["x"]}, {"1": "x"})
     with pytest.raises(TypeError, match=r"do not take \['scheme'\]"):
@@ -63,6 +63,7 @@ def test_a_score_that_the_texts_do_not_have_is_left_out_with_a_line(caplog: pyte
             "accuracy",
             "macro-f1",
             "positive-f1",
+            "matthews",
         ]
     assert caplog.messages == ["auc: left out, since AUC needs texts with and without the label `b`; here are 0, 2"]
 
