@@ -109,14 +109,13 @@ def theirs(folder: Path, limit: float, seed: int, whole: bool) -> dict[str, floa
     import torch
     from transformers import (
         AutoTokenizer,
-        BertConfig,
-        BertForMaskedLM,
         DataCollatorForLanguageModeling,
         Trainer,
         TrainerCallback,
         TrainingArguments,
         set_seed,
     )
+    from transformers.models.bert import BertConfig, BertForMaskedLM
 
     class Times(TrainerCallback):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -185,11 +184,11 @@ def held_out(folder: Path, weights: dict[str, Any]) -> dict[str, float]:
     """Mean loss in nats, and accuracy in points, over held-out tokens of words that are masked whole."""
     import numpy as np
     import torch
-    from transformers import BertConfig, BertForMaskedLM
+    from transformers.models.bert import BertConfig, BertForMaskedLM
 
     from reread.training.data.kinds import open_dataset
 
-    data = open_dataset(settings_of(folder, 10, 0).data, 0, "validation")
+    data: Any = open_dataset(settings_of(folder, 10, 0).data, 0, "validation")
     model = BertForMaskedLM(BertConfig(vocab_size=data.vocab_size, max_position_embeddings=LENGTH, **SIZES)).eval()
     left = model.load_state_dict(weights, strict=False)
     assert not left.missing_keys, left

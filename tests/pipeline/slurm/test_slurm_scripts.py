@@ -126,7 +126,7 @@ def test_without_slurm_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch, tmp
     ("overrides", "message"),
     [
         (["preprocess.output=corpora/new"], "corpora/zh/manifest.json: not there"),  # else known after preprocessing
-        (["slurm.nodes=4", "train.global_batch=31"], "is 31, fewer rows than the 32 data-parallel ranks of 4 nodes"),
+        (["slurm.nodes=4", "train.global_batch=31"], "has 31 rows, fewer than the 32 data-parallel ranks of 4 nodes"),
         (["slurm.hours=0.05"], "warning_seconds is 300, not below the 180 s of hours"),
     ],
 )
