@@ -21,7 +21,7 @@ from reread.pipeline.recipe.load import load_recipe
 from reread.pipeline.recipe.phases import phases_of
 from reread.pipeline.recipe.schema import Recipe, train_section
 from reread.preprocessing.errors import UserError
-from reread.training.assembly import check_data, spec_of
+from reread.training.assembly import NO_CORPUS, check_data, spec_of
 from reread.training.config import TrainSettings
 from reread.training.models.build import model_config
 from reread.training.models.spec import ModelSpec
@@ -144,13 +144,13 @@ def expected_config(recipe: Recipe, train: TrainSettings, spec: ModelSpec, vocab
             init,
             spec.name,
         )
-        config = model_config(spec, values, vocab_size, None)
+        config = model_config(spec, values, vocab_size, None, NO_CORPUS)
         longest = spec.longest(config)
         if longest is not None and longest < train.data.sequence_length:
             missing = train.data.sequence_length - longest
             values["max_position_embeddings"] = config.max_position_embeddings + missing
         init = None
-    config = model_config(spec, values, vocab_size, init)
+    config = model_config(spec, values, vocab_size, init, {} if init else NO_CORPUS)
     check_data(spec, objective_of(train), config, train.data)
     return config
 

@@ -188,7 +188,8 @@ def test_tokens_are_counted_in_the_rows_of_a_batch_that_grows() -> None:
 
 
 def test_a_later_phase_goes_on_with_the_whole_batch(tmp_path: Path) -> None:
-    text = "base: nezha-base\nname: t\ntrain: {batch_warmup: {first: 7, steps: 9}, global_batch: 50, steps: null}\nphases:\n"
+    train = "{batch_warmup: {first: 7, steps: 9}, global_batch: 50, steps: null}"
+    text = f"base: nezha-base\nname: t\ntrain: {train}\nphases:\n"
     path = tmp_path / "t.yaml"
     path.write_text(text + "- {steps: 9}\n- {steps: 5}\n- {steps: 20, schedule: {restart: true}}\n")
     found = phases.phases_of(load_recipe(str(path), [], "train"))

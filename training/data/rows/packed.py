@@ -139,3 +139,11 @@ def _ended_before(offsets: memoryview, position: int) -> int:
     """The number of documents in a block whose [SEP] is before `position`; that of document i is at offsets[i + 1] +
     i."""
     return bisect_left(range(len(offsets) - 1), position, key=lambda document: offsets[document + 1] + document)
+
+
+def borders(documents: NDArray[Any]) -> NDArray[np.int64]:
+    """[n + 1]: where each of the n documents of rows [B, L] begins in [B * L], and B * L. `documents` has equal numbers
+    for tokens of one document; padding counts as one."""
+    begins = np.ones(documents.shape, bool)
+    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return np.append(np.flatnonzero(begins), documents.size)
