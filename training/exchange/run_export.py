@@ -123,7 +123,7 @@ def _card(
         "Recipe": settings.model_dump(mode="json", exclude={"parallel", "checkpoint"}),
     }
     what, of = ("Fine-tuned", "examples") if task_of(settings.data) else ("Pretrained", "rows")
-    summary = f"{what} by reread for {step:,} steps of {settings.global_batch:,} {of}."
+    summary = f"{what} by reread for {step:,} steps of {settings.batch} {of}."
     if averaged:
         summary += f" Its weights are the average of those at steps {', '.join(map(str, averaged))}."
     if untrained_pooler:
