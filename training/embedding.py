@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from reread.preprocessing.errors import UserError
 from reread.training.data.batch import Rows
 from reread.training.data.tasks.classify import ClassifyDataset, ClassifySettings
 from reread.training.data.tasks.dataset import Outputs
@@ -31,6 +32,9 @@ class EmbeddingObjective(TaskObjective[ClassifySettings]):
     name = "embedding"
 
     def __init__(self, model: PreTrainedModel, *others: Any) -> None:
+        """Raises `UserError` for a model whose last layer is that of a decoder."""
+        if model.config.is_encoder_decoder:
+            raise UserError(f"{model.config.model_type} writes texts, and makes no vector of one; give another model")
         super().__init__(model.base_model, *others)  # type: ignore[arg-type]
         self._special = torch.tensor(sorted(self.dataset.special.values()), device=self.mesh.device)
 
