@@ -189,7 +189,7 @@ def test_a_source_that_is_no_bart_as_released_is_refused_in_a_line(
 
 
 def test_no_vector_is_made_of_a_text() -> None:
-    with pytest.raises(UserError, match="^bart writes texts, and makes no vector of one"):
+    with pytest.raises(UserError, match=r"^bart writes texts, and makes no vector of one"):
         EmbeddingObjective(model_of("bart"))
 
 
