@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from reread.preprocessing.errors import UserError
 from reread.training.data.tasks.classify import ClassifyDataset
 from reread.training.data.tasks.dataset import Outputs
 from reread.training.data.tasks.embed import vector_of
@@ -44,6 +45,9 @@ class EncoderEmbedding(EmbedObjective):
     name = "embedding"
 
     def __init__(self, model: PreTrainedModel, *others: Any) -> None:
+        """Raises `UserError` for a model whose last layer is that of a decoder."""
+        if model.config.is_encoder_decoder:
+            raise UserError(f"{model.config.model_type} writes texts, and makes no vector of one; give another model")
         super().__init__(model.base_model, *others)
 
     def inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
