@@ -24,9 +24,7 @@ def whole(recipe: Recipe, finetunings: Sequence[Recipe], estimator: Estimator, p
     A fine-tuning is counted by the FLOPs of its windows, at the share of the peak of pretraining's estimate.
     """
     train, cluster = train_section(recipe), estimator.cluster
-    hours = {
-        f"pretraining, {train.steps:,} steps": train.steps * estimator.time(pretraining).total * cluster.gpus / 3600
-    }
+    hours = {f"pretraining, {train.steps:,} steps": estimator.seconds(pretraining) * cluster.gpus / 3600}
     share = estimator.mfu(pretraining)
     for one in finetunings:
         tuned = train_section(one)

@@ -1,6 +1,6 @@
 """`reread.train` and `reread.finetune`: runs started by programs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,25 +35,44 @@ class Run:
         """The lines of metrics.jsonl: step, loss, learning rate, tokens/s, validation_loss, ..."""
         return list(read_metrics(self.folder))
 
-    def evaluate(self, step: int | None = None, **changed: Any) -> dict[str, float]:
+    def evaluate(
+        self, step: int | None = None, *, average: int | Sequence[int] | None = None, **changed: Any
+    ) -> dict[str, float]:
         """The figures of a checkpoint, by default the best or the last, on all held-out text or examples, as `reread
-        evaluate`; `changed` settings name others: `run.evaluate(data={"corpus": ...})`."""
+        evaluate`; `changed` settings name others: `run.evaluate(data={"corpus": ...})`. average: as in `export`."""
         from reread.training.evaluation import evaluate_run
 
         overrides = overrides_of(changed)
-        return evaluate_run(self.folder, train_section(recipe_of(self.folder, overrides, step)), step, overrides)
+        settings = train_section(recipe_of(self.folder, overrides, step))
+        return evaluate_run(self.folder, settings, step, overrides, _average(average))
 
-    def export(self, output: str | Path | None = None, step: int | None = None) -> Path:
-        """Write the Hugging Face folder of a checkpoint, by default RUN/export, and return it."""
+    def export(
+        self,
+        output: str | Path | None = None,
+        step: int | None = None,
+        *,
+        average: int | Sequence[int] | None = None,
+    ) -> Path:
+        """Write the Hugging Face folder of a checkpoint, by default RUN/export, and return it.
+
+        average: the number of last checkpoints, up to `step` if it is given, or the steps of those, whose weights are
+        averaged. Raises `UserError` if there are not so many.
+        """
         from reread.pipeline.run_folder.export import export
 
-        return export(self.folder, None if output is None else Path(output), step)
+        folder = None if output is None else Path(output)
+        return export(self.folder, folder, step, average=_average(average))
 
     def load(self, step: int | None = None, device: str | None = None) -> "Reader":
         """The model of a checkpoint, as `reread.load`."""
         from reread.pipeline.library.reader import load
 
         return load(self.folder, step=step, device=device)
+
+
+def _average(given: int | Sequence[int] | None) -> str | None:
+    """As `--average` has it."""
+    return None if given is None else ",".join(map(str, [given] if isinstance(given, int) else given))
 
 
 def train(recipe: str | Path, **settings: Any) -> Run:

@@ -222,5 +222,5 @@ def merge(base: dict[str, Any], values: dict[str, Any], section: str = "") -> di
 def in_other_unit(section: str, name: str) -> str | None:
     """The field that says in tokens what the field `name` of a section says in rows or steps, or the other way round; a
     later one of the two replaces an earlier other one."""
-    fields = IN_TOKENS.get(section, {})
+    fields = {tokens: becomes for (owner, tokens), becomes in IN_TOKENS.items() if owner == section}
     return {**fields, **{becomes: tokens for tokens, becomes in fields.items()}}.get(name)

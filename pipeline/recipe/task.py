@@ -42,7 +42,7 @@ _WORDS_MADE_BY = 1
 FOLLOWS = frozenset(
     ["steps", "model", "validate_every", "checkpoint", "best_by", "activation_checkpointing", "schedule.warmup_steps"]
     + [f"data.{name}" for name in ("tokenizer", "frame", "labels", "sequence_length", "split", "choices", "pairs")]
-    + ["data.characters"]
+    + ["data.characters", "data.measure"]
 )
 """Fields of `train` that `finetune_recipe` computes from the model and the examples where the recipe has none."""
 
@@ -81,7 +81,7 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
         model = str(train_section(pretraining).model.get("type", ""))
     else:
         assert folder is not None
-        model = _type_of(folder)
+        model = _type_in(folder, name, given)
     filled = {
         "steps": 0,
         "global_batch": 32,
@@ -94,8 +94,10 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
     parsed = Recipe.parse({**values, "train": filled}, f"recipe {name}")
     settings, data = train_section(parsed), task_section(parsed)
     examples, held_out = (examples_of(data, split) for split in ("train", "validation"))
+    found = data.found_in(examples)
+    filled["data"] |= found
+    data = data.model_copy(update=found)
     filled["data"]["labels"] = _known_labels(data, examples, finetuning.folds is not None)
-    filled["data"] |= data.found_in(examples)
     # What follows imports torch, which takes seconds: mistakes in files are found before.
     if words is not None:
         init, folder = _start_of_words(words, data.kind, examples, given, settings.seed, run)
@@ -192,6 +194,17 @@ def _stated_type(name: str, model: dict[str, Any]) -> str:
     if "type" not in model:
         raise UserError(f"recipe {name}: finetune.words makes a new model; say which by model.type, such as ran")
     return str(model["type"])
+
+
+def _type_in(folder: Path, name: str, model: dict[str, Any]) -> str:
+    """As `_type_of`. Raises `UserError` for another one than recipe `name` states in its `model`."""
+    found = _type_of(folder)
+    if (stated := model.get("type", found)) != found:
+        raise UserError(
+            f"init: {folder} holds a model of type {found}, but recipe {name} is for {stated} (train.model.type); if "
+            f"it can become one, `reread convert {folder} OUT --model {stated}` makes it, and init=OUT"
+        )
+    return found
 
 
 def _reads_characters(given: dict[str, Any], folder: Path | None) -> bool:

@@ -230,10 +230,10 @@ def _check_split(recipe: Recipe, settings: SlurmSettings) -> None:
             f"recipe {recipe.name}: the {settings.tasks} processes of a node cannot be split into tensor groups of "
             f"{tensor}; change slurm.tasks_per_node or train.parallel.tensor"
         )
-    ranks, rows = settings.nodes * settings.tasks // tensor, min(phase.global_batch for phase in phases_of(recipe))
+    ranks, rows = settings.nodes * settings.tasks // tensor, min(phase.smallest_batch for phase in phases_of(recipe))
     if rows < ranks:
         raise UserError(
-            f"recipe {recipe.name}: train.global_batch is {rows}, fewer rows than the {ranks} "
+            f"recipe {recipe.name}: the smallest batch of train has {rows} rows, fewer than the {ranks} "
             f"data-parallel ranks of {settings.nodes} nodes; take fewer nodes or processes, or a larger batch"
         )
 

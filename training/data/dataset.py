@@ -24,6 +24,9 @@ AnyCorpus = TypeVar("AnyCorpus", bound=CorpusSettings)
 AnyMasked = TypeVar("AnyMasked", bound=MaskedSettings)
 
 
+Shares = NDArray[np.float64] | None
+"""Of predicted tokens, of each row [B]; None: `masking.probability`."""
+
 CHECKED_ROWS = 64
 """Rows of which a token must be masked."""
 
@@ -76,8 +79,9 @@ class Dataset(ABC, Generic[AnySettings]):
         """
         return {"seed": self.seed, "data": self.settings.model_dump(mode="json", exclude=set(self.settings.may_change))}
 
-    def changes_since(self, state: Mapping[str, Any]) -> str:
+    def changes_since(self, state: Mapping[str, Any], *, masks: bool = True) -> str:
         """The differences between `drawn_by` and that of a checkpoint's `state`, as `field: old -> new`; empty if none.
+        Without `masks` those of masking do not count, which changes no row's place in the stream.
 
         A field that is newer than the checkpoint had its default. Checkpoints of an unreleased version have only a
         fingerprint, which does not say which field differs.
@@ -87,7 +91,10 @@ class Dataset(ABC, Generic[AnySettings]):
             return "" if state["samples"] == self.fingerprint else "train.data or train.seed"
         defaults = type(self.settings).model_construct().model_dump(mode="json", warnings=False)
         newer = {name: value for name, value in defaults.items() if name in now["data"]}
-        return "; ".join(differences({**kept, "data": _over(newer, kept["data"])}, now, "train"))
+        before = {**kept, "data": _over(newer, kept["data"])}
+        if not masks:
+            before, now = ({**one, "data": {**one["data"], "masking": None}} for one in (before, now))
+        return "; ".join(differences(before, now, "train"))
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
@@ -226,9 +233,10 @@ class MaskedDataset(CorpusDataset[AnyMasked], PooledDataset[AnyMasked]):
         is_text: NDArray[np.bool_],
         lengths: NDArray[np.int64],
         keys: NDArray[np.uint64],
+        shares: Shares = None,
     ) -> Rows:
         """input_ids, labels and continues_word of rows [B, L] with `lengths` [B] tokens; masks `ids` in place.
-        `is_text` [B, L] marks the tokens that may be predicted."""
+        `is_text` [B, L] marks the tokens that may be predicted, of which `shares` [B] are (`mask`)."""
         continues = (flags & CONTINUES_WORD).view(bool)
         labels = mask(
             ids,
@@ -237,6 +245,7 @@ class MaskedDataset(CorpusDataset[AnyMasked], PooledDataset[AnyMasked]):
             lengths=lengths,
             keys=keys,
             settings=self.settings.masking,
+            shares=shares,
             replacements=self._replacements,
             mask_id=self.special["mask"],
             unknown_id=self.special["unk"],

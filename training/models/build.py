@@ -64,9 +64,12 @@ def model_config(
     _check_only(spec, given, "train.model")
     try:
         known = inspect.signature(spec.config).parameters
-        tokens = {f"{name}_token_id": number for name, number in special.items()}
+        tokens = {
+            key: number for name, number in special.items() for key in (f"{name}_token_id", *spec.special.get(name, ()))
+        }
         tokens = {name: number for name, number in tokens.items() if name in known or name in MARKS}
-        config = spec.config(**{"vocab_size": vocab_size, **spec.merged({**start, **tokens}, given)})
+        settings = {"vocab_size": vocab_size, **spec.merged({**start, **tokens}, given)}
+        config = spec.config_for(settings)(**settings)
     except Exception as error:  # ours raise ValueError; those of transformers depend on the version
         raise UserError(f"train.model: {' '.join(str(error).split())}") from None
     if not isinstance(config.vocab_size, int):
@@ -142,14 +145,16 @@ def build_model(
         )
         raise UserError(f"train.init: {init} does not fit train.model: {tensors}; leave its sizes as they are there")
     missing = sorted(found["missing_keys"])
-    body = [name for name in missing if name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name]
+    prefix = "" if model.base_model is model else f"{model.base_model_prefix}."  # an encoder alone is all body
+    body = [name for name in missing if name.startswith(prefix) and ".pooler." not in f".{name}"]
     if body:
         raise UserError(f"train.init: {init} does not fit train.model: it lacks {_some(body)}")
     # Log which parameters are drawn at random, and which weights are not used.
     known = model.state_dict().keys()
-    unused = [name for name in sorted(weights) if not {name, f"{model.base_model_prefix}.{name}"} & known]
+    own = f"{model.base_model_prefix}."
+    unused = [name for name in sorted(weights) if not {name, f"{own}{name}", name.removeprefix(own)} & known]
     untrained = _json_of(init).get(UNTRAINED_POOLER)
-    drawn = [name for name in sorted(known - set(missing)) if untrained and ".pooler." in name]
+    drawn = [name for name in sorted(known - set(missing)) if untrained and ".pooler." in f".{name}"]
     parts = {"random": missing, "random there, since nothing has trained it": drawn, "not used": unused}
     notes = "".join(f"; {what}: {', '.join(names)}" for what, names in parts.items() if names)
     log.info("starting from the weights in %s%s", init, notes)
@@ -400,7 +405,7 @@ def _json_of(init: Path) -> dict[str, Any]:
 def _config_of(spec: ModelSpec, init: Path) -> dict[str, Any]:
     path, values = config_of_start(init), _json_of(init)
     kind = values.get("model_type")
-    if kind != spec.config.model_type:
+    if kind not in spec.model_types:
         raise UserError(
             f"train.init: {path} is of a model of type {kind}, not {spec.name}; {way_out(init, values, spec.name)}"
         )

@@ -22,7 +22,7 @@ from reread.training.data.loader import Loader
 from reread.training.data.tasks.class_weights import check_class_weights, class_weights
 from reread.training.data.tasks.dataset import AnyTask, Outputs, TaskDataset
 from reread.training.data.tasks.mistakes import analysis
-from reread.training.data.tasks.settings import check_groups
+from reread.training.data.tasks.settings import TaskSettings, check_groups
 from reread.training.models.ernie_doc.configuration_ernie_doc import MOST_SKIMMED
 from reread.training.models.spec import ModelSpec
 from reread.training.objectives.memory import LaneMemory
@@ -31,6 +31,16 @@ from reread.training.parallel.mesh import Mesh
 
 Passes = list[tuple[int, Rows]]
 """The number of its group and the rows of each forward pass of a step."""
+
+
+def reading_of(data: TaskSettings) -> dict[str, Any]:
+    """`reading` of a configuration: how exported models cut long documents into windows."""
+    return {
+        "length": data.sequence_length,
+        "step": data.step,
+        "predict": data.predict,
+        "retrospective": data.retrospective,
+    }
 
 
 class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
@@ -137,12 +147,7 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
         if data.labels:
             config.id2label = dict(enumerate(data.labels))
             config.label2id = {label: number for number, label in enumerate(data.labels)}
-        config.reading = {
-            "length": data.sequence_length,
-            "step": data.step,
-            "predict": data.predict,
-            "retrospective": data.retrospective,
-        }
+        config.reading = reading_of(data)
         config.task = data.travelling
 
     def batches(self, step: int) -> Loader[Passes]:

@@ -10,6 +10,8 @@ from reread.preprocessing.input.streams import split_name
 from reread.preprocessing.labelled.columns import NAMES, Columns
 from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.file import LabelledFile
+from reread.preprocessing.labelled.formats.arxiv import read_arxiv
+from reread.preprocessing.labelled.formats.beir import is_qrels, read_beir
 from reread.preprocessing.labelled.formats.clue import read_both_c3, read_chid, read_wsc
 from reread.preprocessing.labelled.formats.conll import is_conll, read_conll
 from reread.preprocessing.labelled.formats.delimited import read_clue, read_csv, read_tsv
@@ -92,6 +94,9 @@ FORMATS: dict[str, LabelledFormat] = {
     "wikihop": LabelledFormat(
         ("choose",), read_wikihop, '[{"id": .., "query": .., "candidates": [..], "supports": [..], "answer": ..}]'
     ),
+    "arxiv": LabelledFormat(
+        ("generate",), read_arxiv, 'lines such as {"article_id": .., "article_text": [..], "abstract_text": [..]}'
+    ),
     "conll": LabelledFormat(
         ("tag",),
         read_conll,
@@ -114,6 +119,9 @@ FORMATS: dict[str, LabelledFormat] = {
     ),
     "cail": LabelledFormat(
         ("choose",), read_cail, 'lines such as {"A": .., "B": .., "C": .., "label": "B"} (CAIL2019-SCM)'
+    ),
+    "beir": LabelledFormat(
+        ("embed",), read_beir, "qrels (query-id, corpus-id, score), with corpus.jsonl and queries.jsonl (BEIR)"
     ),
     "semeval": LabelledFormat(
         ("classify",), read_semeval, "XML of articles, ground truth beside it", ("text", "second")
@@ -143,7 +151,9 @@ def recognise(source: LabelledFile) -> tuple[str, str]:
     """The format of a file and the reason, from its name and its first bytes; raises `UserError` if none fits."""
     name = split_name(str(source.path))[0]
     if source.path.is_dir():
-        return "folders", "it is a folder"
+        return "beir" if source.task == "embed" else "folders", "it is a folder"
+    if source.task == "embed" and is_qrels(source.head):
+        return "beir", "its first line names query-id and corpus-id"
     for suffix, format in ((".tar", "folders"), (".xml", "semeval"), (".tsv", "tsv"), (".csv", "csv")):
         if name.endswith(suffix):
             return format, f"by the name *{suffix}"
@@ -172,13 +182,14 @@ def _recognise_list(head: bytes) -> str:
     return next(of_objects, "c3") if head[1:].lstrip().startswith(b"{") else "c3"
 
 
+_OBJECTS = {"squad": ("data", "paragraphs"), "triviaqa": ("Data", "QuestionId"), "cmrc2019": ("data", "context_id")}
+"""Formats of a file that is one object -> two names in its first bytes."""
+
+
 def _recognise_object(source: LabelledFile, head: bytes) -> tuple[str, str]:
-    if b'"paragraphs"' in head and b'"data"' in head:
-        return "squad", 'JSON with "data" and "paragraphs"'
-    if b'"Data"' in head and b'"QuestionId"' in head:
-        return "triviaqa", 'JSON with "Data" and "QuestionId"'
-    if b'"context_id"' in head and b'"data"' in head:
-        return "cmrc2019", 'JSON with "data" and "context_id"'
+    for format, names in _OBJECTS.items():
+        if all(f'"{name}"'.encode() in head for name in names):
+            return format, 'JSON with "{}" and "{}"'.format(*names)
     try:
         fields = set(json.loads(next(line for _, line in source.lines() if line.strip())))
     except (ValueError, RecursionError):  # the reader describes the mistake
@@ -186,6 +197,8 @@ def _recognise_object(source: LabelledFile, head: bytes) -> tuple[str, str]:
     for names, format in _FIELDS.items():
         if fields >= {*names} and source.task in FORMATS[format].tasks:
             return format, f"its first line has the fields {', '.join(names[:-1])} and {names[-1]}"
+    if source.task == "generate" and "article_text" in fields:
+        return "arxiv", "its first line has the field article_text"
     found = sorted(fields & {*NAMES["text"], *Columns(source.columns, source.join).roots(fields)})
     # With our own name of the text it is our own format, in which a misspelt field is an error.
     if source.task == "classify" and found and ("text" not in fields or source.columns):

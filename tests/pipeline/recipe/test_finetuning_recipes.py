@@ -27,11 +27,14 @@ MODELS = {
     "ran": "ran",
     "bert": "nezha",
     "roberta": "longformer",
+    "led": "led",
 }
 
 
-NEUTRAL = ("answer", "choose", "classify", "coreference", "generate", "phrases", "rank", "tag")
-PAPERS = [name for name in finetuning_recipes() if name not in (*NEUTRAL, "evidence")]
+NEUTRAL = ("answer", "choose", "classify", "coreference", "embed", "generate", "phrases", "rank", "tag")
+UNMEASURED = ("evidence", "minilm-embed", "simcse")
+"""Recipes of no score in a paper."""
+PAPERS = [name for name in finetuning_recipes() if name not in (*NEUTRAL, *UNMEASURED)]
 OF_NO_KNOWN_SIZE = ("clue-chid",)
 """Recipes whose scores are of a number of examples that is not published."""
 FORM = "-as-published"

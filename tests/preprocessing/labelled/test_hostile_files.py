@@ -26,6 +26,7 @@ JSON: dict[str, tuple[Any, Any]] = {
         "choose", [{"id": "i", "query": "q", "candidates": ["a", "b"], "supports": ["x", "y"], "answer": "b"}]
     ),
     "cmrc2019": ("choose", {"data": [{"context_id": 1, "context": "[BLANK1]", "choices": ["a", "b"], "answers": [0]}]}),
+    "arxiv": ("generate", {"article_id": "i", "article_text": ["a", "b"], "abstract_text": ["<S> a </S>"]}),
     "cail": ("choose", {"A": "a", "B": "b", "C": "c", "label": "B"}),
     "clue-chid": ("choose", {"content": ["#idiom1#"], "candidates": ["a", "b"]}),
     "clue-wsc": (

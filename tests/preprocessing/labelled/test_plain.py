@@ -165,6 +165,7 @@ FITTING: dict[tuple[str, str], set[str]] = {
     ("generate", "jsonl"): {"texts", "dense", "answers", "choices"},
     ("generate", "tsv"): set(),
     ("generate", "csv"): {"csv"},
+    ("generate", "arxiv"): set(),
     ("coreference", "jsonl"): {"texts", "dense", "tags", "answers", "choices"},
     ("coreference", "conll-2012"): set(),
     **{(task, f"document-per-{what}"): PROSE for task in GIVEN for what in ("line", "file")},
