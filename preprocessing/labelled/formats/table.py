@@ -194,9 +194,9 @@ def _recognise_object(source: LabelledFile, head: bytes) -> tuple[str, str]:
         fields = set(json.loads(next(line for _, line in source.lines() if line.strip())))
     except (ValueError, RecursionError):  # the reader describes the mistake
         fields = set()
-    for names, format in _FIELDS.items():
-        if fields >= {*names} and source.task in FORMATS[format].tasks:
-            return format, f"its first line has the fields {', '.join(names[:-1])} and {names[-1]}"
+    for known, format in _FIELDS.items():
+        if fields >= {*known} and source.task in FORMATS[format].tasks:
+            return format, f"its first line has the fields {', '.join(known[:-1])} and {known[-1]}"
     if source.task == "generate" and "article_text" in fields:
         return "arxiv", "its first line has the field article_text"
     found = sorted(fields & {*NAMES["text"], *Columns(source.columns, source.join).roots(fields)})
