@@ -121,7 +121,10 @@ FORMATS: dict[str, LabelledFormat] = {
         ("choose",), read_cail, 'lines such as {"A": .., "B": .., "C": .., "label": "B"} (CAIL2019-SCM)'
     ),
     "beir": LabelledFormat(
-        ("embed",), read_beir, "qrels (query-id, corpus-id, score), with corpus.jsonl and queries.jsonl (BEIR)"
+        ("embed",),
+        read_beir,
+        "qrels (query-id, corpus-id, score), with corpus.jsonl and queries.jsonl (BEIR)",
+        beside=True,
     ),
     "semeval": LabelledFormat(
         ("classify",), read_semeval, "XML of articles, ground truth beside it", ("text", "second")
