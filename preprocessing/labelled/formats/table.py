@@ -121,7 +121,10 @@ FORMATS: dict[str, LabelledFormat] = {
         ("choose",), read_cail, 'lines such as {"A": .., "B": .., "C": .., "label": "B"} (CAIL2019-SCM)'
     ),
     "beir": LabelledFormat(
-        ("embed",), read_beir, "qrels (query-id, corpus-id, score), with corpus.jsonl and queries.jsonl (BEIR)"
+        ("embed",),
+        read_beir,
+        "qrels (query-id, corpus-id, score), with corpus.jsonl and queries.jsonl (BEIR)",
+        beside=True,
     ),
     "semeval": LabelledFormat(
         ("classify",), read_semeval, "XML of articles, ground truth beside it", ("text", "second")
@@ -194,9 +197,9 @@ def _recognise_object(source: LabelledFile, head: bytes) -> tuple[str, str]:
         fields = set(json.loads(next(line for _, line in source.lines() if line.strip())))
     except (ValueError, RecursionError):  # the reader describes the mistake
         fields = set()
-    for names, format in _FIELDS.items():
-        if fields >= {*names} and source.task in FORMATS[format].tasks:
-            return format, f"its first line has the fields {', '.join(names[:-1])} and {names[-1]}"
+    for known, format in _FIELDS.items():
+        if fields >= {*known} and source.task in FORMATS[format].tasks:
+            return format, f"its first line has the fields {', '.join(known[:-1])} and {known[-1]}"
     if source.task == "generate" and "article_text" in fields:
         return "arxiv", "its first line has the field article_text"
     found = sorted(fields & {*NAMES["text"], *Columns(source.columns, source.join).roots(fields)})
