@@ -33,7 +33,7 @@ LENGTHS: dict[str, dict[str, Any]] = {  # so that rows of 150 tokens are several
         for name in ("bert", "roberta", "modernbert", "electra")
     },
 }
-HEADS = ("classify", "tag", "answer", "choose", "rank", "phrases")
+HEADS = ("classify", "tag", "answer", "choose", "rank", "phrases", "embed")
 GRAPHS = [(name, head) for name in LENGTHS for head in ("pretraining", *HEADS)]
 
 
@@ -56,7 +56,7 @@ def test_a_graph_computes_what_torch_does(
     spec = model_spec(name)
     model, objective = tiny(name, head, monkeypatch)
     onnx.check_onnx(spec, objective, model.config)
-    found = onnx.graphs(model, spec, objective, range(5), trained_pooler=True)
+    found = onnx.graphs(model, spec, objective, trained_pooler=True)
     assert [one.name for one in found] == (["model", "masked_lm"] if head == "pretraining" else ["model"])
     for graph in found:
         written = onnx.write_graph(tmp_path, graph, spec, {})
@@ -72,7 +72,7 @@ def test_what_is_recorded_is_equal_in_float64(name: str, monkeypatch: pytest.Mon
     """The forms of operations for torch.export, run as they are beside the plain ones, at three lengths."""
     model, _ = tiny(name, "classify", monkeypatch)
     model = model.double()
-    graph = onnx.graphs(model, model_spec(name), "classify", [])[0]
+    graph = onnx.graphs(model, model_spec(name), "classify")[0]
     rows = [onnx.rows_for(graph, 3, length) for length in (7, 70, 95)]
     rows = [{key: x.double() if x.is_floating_point() else x for key, x in one.items()} for one in rows]
     asked: list[str] = []
@@ -115,7 +115,7 @@ class Frozen(nn.Module):
 def test_a_frozen_dimension_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     extra("onnx", "onnxscript")
     spec = SimpleNamespace(one_token_type=False, frame="", longest=lambda config: None)
-    [graph] = onnx.graphs(Frozen(), spec, "classify", [])  # type: ignore[arg-type]
+    [graph] = onnx.graphs(Frozen(), spec, "classify")  # type: ignore[arg-type]
     monkeypatch.setattr(onnx, "_axes", lambda graph, name: {0: "batch"})
     with pytest.raises(UserError, match="does not run for 5 rows of 293 tokens, so nothing is written: a dimension is"):
         onnx.write_graph(tmp_path, graph, spec, {})  # type: ignore[arg-type]
@@ -203,7 +203,7 @@ def test_the_loop_of_the_page_reads_a_document_with_memory(tmp_path: Path, monke
     vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmno"]) + "\n")
     load_tokenizer(vocabulary, TokenizerSettings(path=vocabulary)).save(tmp_path / "tokenizer")
     spec, folder = model_spec("ernie_doc"), tmp_path / "export"
-    [graph] = onnx.graphs(model, spec, "classify", [])
+    [graph] = onnx.graphs(model, spec, "classify")
     write_huggingface(
         folder, model, tmp_path / "tokenizer", "", further=lambda one: onnx.write_graph(one / "onnx", graph, spec, {})
     )
