@@ -34,7 +34,17 @@ LENGTHS: dict[str, dict[str, Any]] = {  # so that rows of 150 tokens are several
     },
 }
 HEADS = ("classify", "tag", "answer", "choose", "rank", "phrases", "embed")
-GRAPHS = [(name, head) for name in LENGTHS for head in ("pretraining", *HEADS)]
+GRAPHS: list[tuple[str, str, dict[str, Any]]] = [
+    *((name, head, {}) for name in LENGTHS for head in ("pretraining", *HEADS)),
+    ("nezha", "classify", {"max_relative_position": 3}),
+    ("ernie_doc", "classify", {"official_memory": True}),
+    ("ernie_doc", "classify", {"memory_length": 0}),
+    ("ran", "classify", {"profile": "paper", "official_padding": True}),
+    ("ran", "tag", {"character_filters": 4}),
+    ("longformer", "classify", {"attention_dilation": 2, "dilated_heads": 1}),
+    ("longformer", "choose", {"joined": True}),
+    ("longformer", "classify", {"global_attention": "none"}),
+]
 
 
 def tiny(name: str, head: str, monkeypatch: pytest.MonkeyPatch, **values: Any) -> tuple[Any, str]:
@@ -43,18 +53,20 @@ def tiny(name: str, head: str, monkeypatch: pytest.MonkeyPatch, **values: Any) -
     objective = next(iter(model_spec(name).heads)) if head == "pretraining" else head
     if head == "pretraining":
         values["reading"] = None
-    return build(name, objective, cls_token_id=2, sep_token_id=3, **values).float(), objective
+    return build(name, objective, **{"cls_token_id": 2, "sep_token_id": 3, **values}).float(), objective
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "head"), GRAPHS, ids=["-".join(one) for one in GRAPHS])
+@pytest.mark.parametrize(
+    ("name", "head", "values"), GRAPHS, ids=["-".join([name, head, *values]) for name, head, values in GRAPHS]
+)
 def test_a_graph_computes_what_torch_does(
-    name: str, head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, head: str, values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`write_graph` compares them at three other shapes with padding; smaller weights are still a graph."""
     extra("onnx", "onnxscript")
     spec = model_spec(name)
-    model, objective = tiny(name, head, monkeypatch)
+    model, objective = tiny(name, head, monkeypatch, **values)
     onnx.check_onnx(spec, objective, model.config)
     found = onnx.graphs(model, spec, objective, trained_pooler=True)
     assert [one.name for one in found] == (["model", "masked_lm"] if head == "pretraining" else ["model"])
