@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 
 from reread.preprocessing.errors import UserError
 from reread.training.exchange.tokenizer import INPUTS
-from reread.training.models.blocks import mean_state
 from reread.training.models.spec import ModelSpec
+from reread.training.models.vectors import pooled, pooled_sums
 
 log = logging.getLogger("reread")
 
@@ -77,25 +77,22 @@ class Graph(nn.Module):
 class Vectors(Graph):
     """An encoder: the states of all tokens, and one vector of each row, as `reread embed` computes it."""
 
-    def __init__(self, model: Any, inputs: Sequence[str], outputs: Sequence[str], special: Sequence[int]) -> None:
+    def __init__(self, model: Any, inputs: Sequence[str], outputs: Sequence[str], cls_is_last: bool) -> None:
         super().__init__("model", model, inputs, outputs)
-        self.special = sorted(special)
+        self.cls_is_last = cls_is_last
+        self.pooling = str((getattr(model.config, "task", None) or {}).get("pooling") or "mean")
 
     def computed(self, output: Any, given: Mapping[str, Tensor]) -> list[Tensor]:
-        text = given["attention_mask"] != 0
-        for number in self.special:
-            text = text & (given["input_ids"] != number)
-        pooled = [output.pooler_output] if "pooler_output" in self.outputs else []
-        return [output.last_hidden_state, mean_state(output.last_hidden_state, text), *pooled]
+        states = output.last_hidden_state
+        vector = pooled(pooled_sums(states, given["attention_mask"], self.pooling, self.cls_is_last))
+        return [states, vector, *([output.pooler_output] if "pooler_output" in self.outputs else [])]
 
 
-def graphs(
-    model: Any, spec: ModelSpec, objective: str, special: Sequence[int], trained_pooler: bool = False
-) -> list[Graph]:
-    """The graphs of a model in evaluation mode: that of its head for a task, or else the encoder and masked words.
+def graphs(model: Any, spec: ModelSpec, objective: str, trained_pooler: bool = False) -> list[Graph]:
+    """The graphs of a model in evaluation mode: that of its head for a task, or the encoder, or this and masked words.
 
     Inputs are those that the exported tokenizer returns and, of ERNIE-Doc, the memory: `mems_0`, ... [B, slots, D], and
-    as outputs `new_mems_0`, .... `special` are the ids of tokens that a row's vector leaves out.
+    as outputs `new_mems_0`, ....
     """
     parameters = inspect.signature(type(model.base_model).forward).parameters
     inputs = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in parameters]
@@ -105,13 +102,13 @@ def graphs(
     memories = len(model.empty_mems(1)) if spec.frame == "segments" else 0
     mems = [f"mems_{number}" for number in range(memories)]
     new = [f"new_{name}" for name in mems]
-    if objective in ("masked_lm", "documents"):
+    if objective in ("masked_lm", "documents", "embed"):
         pooler = ["pooler_output"] if trained_pooler and _has_pooler(model.base_model) else []
         states = ["last_hidden_state", "sentence_embedding", *pooler]
-        return [
-            Vectors(model.base_model, [*inputs, *mems], [*states, *new], special),
-            Graph("masked_lm", model, [*inputs, *mems], ["logits", *new]),
-        ]
+        encoder = Vectors(model.base_model, [*inputs, *mems], [*states, *new], spec.frame == "segments")
+        if objective == "embed":
+            return [encoder]
+        return [encoder, Graph("masked_lm", model, [*inputs, *mems], ["logits", *new])]
     outputs = ["logits"]
     if objective == "answer":
         outputs = ["start_logits", "end_logits", *(("mark_logits", "kind_logits") if _kinds(model) else ())]

@@ -9,13 +9,12 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from reread.training.config import TrainSettings
-from reread.training.data.tasks.dataset import special_tokens
 from reread.training.data.tasks.settings import task_of
 from reread.training.exchange.card import Measured, model_card, score_entries
 from reread.training.exchange.export import write_huggingface
 from reread.training.exchange.onnx import FOLDER, OPSET, check_onnx, graphs, quantise, write_graph
 from reread.training.exchange.onnx_scores import log_scores
-from reread.training.models.build import UNTRAINED_POOLER, vocabulary_of
+from reread.training.models.build import UNTRAINED_POOLER
 from reread.training.run.auto import settings_of_run
 from reread.training.run.metrics import each_metrics, quality, read_evaluations
 from reread.training.run.model import RunModel, read_run_model
@@ -78,9 +77,8 @@ def _write_graphs(run: Path, kept: RunModel, model: PreTrainedModel, int8: bool,
     """Write the graphs of a model to FOLDER/onnx, and say what they are."""
     spec, objective = kept.spec, kept.objective.name
     model.eval()
-    special = special_tokens(kept.tokenizer_folder, vocabulary_of(kept.tokenizer_folder)).values()
     about = {"model_type": spec.name, "objective": objective}
-    for graph in graphs(model, spec, objective, list(special), not kept.untrained_pooler):
+    for graph in graphs(model, spec, objective, not kept.untrained_pooler):
         written = write_graph(folder / FOLDER, graph, spec, about)
         rows = ", ".join(f"{rows} x {length}" for rows, length in written.shapes)
         log.info(
@@ -94,7 +92,7 @@ def _write_graphs(run: Path, kept: RunModel, model: PreTrainedModel, int8: bool,
             files[f"{FOLDER}/{small.name}"] = small
             sizes = [_megabytes(path) for path in (written.path, small)]
             log.info("%s/%s: %s instead of %s; its outputs are close, not equal", FOLDER, small.name, *sizes[::-1])
-        if int8 and task_of(kept.settings.data):
+        if int8 and objective != "embed" and task_of(kept.settings.data):
             log_scores(kept, settings_of_run(kept.settings, run), graph, files)
     if longest := spec.longest(kept.config):
         log.info("a graph reads rows of up to %d tokens; longer texts are cut before: docs/serving.md", longest)

@@ -33,8 +33,18 @@ LENGTHS: dict[str, dict[str, Any]] = {  # so that rows of 150 tokens are several
         for name in ("bert", "roberta", "modernbert", "electra")
     },
 }
-HEADS = ("classify", "tag", "answer", "choose", "rank", "phrases")
-GRAPHS = [(name, head) for name in LENGTHS for head in ("pretraining", *HEADS)]
+HEADS = ("classify", "tag", "answer", "choose", "rank", "phrases", "embed")
+GRAPHS: list[tuple[str, str, dict[str, Any]]] = [
+    *((name, head, {}) for name in LENGTHS for head in ("pretraining", *HEADS)),
+    ("nezha", "classify", {"max_relative_position": 3}),
+    ("ernie_doc", "classify", {"official_memory": True}),
+    ("ernie_doc", "classify", {"memory_length": 0}),
+    ("ran", "classify", {"profile": "paper", "official_padding": True}),
+    ("ran", "tag", {"character_filters": 4}),
+    ("longformer", "classify", {"attention_dilation": 2, "dilated_heads": 1}),
+    ("longformer", "choose", {"joined": True}),
+    ("longformer", "classify", {"global_attention": "none"}),
+]
 
 
 def tiny(name: str, head: str, monkeypatch: pytest.MonkeyPatch, **values: Any) -> tuple[Any, str]:
@@ -43,20 +53,22 @@ def tiny(name: str, head: str, monkeypatch: pytest.MonkeyPatch, **values: Any) -
     objective = next(iter(model_spec(name).heads)) if head == "pretraining" else head
     if head == "pretraining":
         values["reading"] = None
-    return build(name, objective, cls_token_id=2, sep_token_id=3, **values).float(), objective
+    return build(name, objective, **{"cls_token_id": 2, "sep_token_id": 3, **values}).float(), objective
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "head"), GRAPHS, ids=["-".join(one) for one in GRAPHS])
+@pytest.mark.parametrize(
+    ("name", "head", "values"), GRAPHS, ids=["-".join([name, head, *values]) for name, head, values in GRAPHS]
+)
 def test_a_graph_computes_what_torch_does(
-    name: str, head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, head: str, values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`write_graph` compares them at three other shapes with padding; smaller weights are still a graph."""
     extra("onnx", "onnxscript")
     spec = model_spec(name)
-    model, objective = tiny(name, head, monkeypatch)
+    model, objective = tiny(name, head, monkeypatch, **values)
     onnx.check_onnx(spec, objective, model.config)
-    found = onnx.graphs(model, spec, objective, range(5), trained_pooler=True)
+    found = onnx.graphs(model, spec, objective, trained_pooler=True)
     assert [one.name for one in found] == (["model", "masked_lm"] if head == "pretraining" else ["model"])
     for graph in found:
         written = onnx.write_graph(tmp_path, graph, spec, {})
@@ -72,7 +84,7 @@ def test_what_is_recorded_is_equal_in_float64(name: str, monkeypatch: pytest.Mon
     """The forms of operations for torch.export, run as they are beside the plain ones, at three lengths."""
     model, _ = tiny(name, "classify", monkeypatch)
     model = model.double()
-    graph = onnx.graphs(model, model_spec(name), "classify", [])[0]
+    graph = onnx.graphs(model, model_spec(name), "classify")[0]
     rows = [onnx.rows_for(graph, 3, length) for length in (7, 70, 95)]
     rows = [{key: x.double() if x.is_floating_point() else x for key, x in one.items()} for one in rows]
     asked: list[str] = []
@@ -115,7 +127,7 @@ class Frozen(nn.Module):
 def test_a_frozen_dimension_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     extra("onnx", "onnxscript")
     spec = SimpleNamespace(one_token_type=False, frame="", longest=lambda config: None)
-    [graph] = onnx.graphs(Frozen(), spec, "classify", [])  # type: ignore[arg-type]
+    [graph] = onnx.graphs(Frozen(), spec, "classify")  # type: ignore[arg-type]
     monkeypatch.setattr(onnx, "_axes", lambda graph, name: {0: "batch"})
     with pytest.raises(UserError, match="does not run for 5 rows of 293 tokens, so nothing is written: a dimension is"):
         onnx.write_graph(tmp_path, graph, spec, {})  # type: ignore[arg-type]
@@ -203,7 +215,7 @@ def test_the_loop_of_the_page_reads_a_document_with_memory(tmp_path: Path, monke
     vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmno"]) + "\n")
     load_tokenizer(vocabulary, TokenizerSettings(path=vocabulary)).save(tmp_path / "tokenizer")
     spec, folder = model_spec("ernie_doc"), tmp_path / "export"
-    [graph] = onnx.graphs(model, spec, "classify", [])
+    [graph] = onnx.graphs(model, spec, "classify")
     write_huggingface(
         folder, model, tmp_path / "tokenizer", "", further=lambda one: onnx.write_graph(one / "onnx", graph, spec, {})
     )

@@ -43,7 +43,7 @@ class Chunks:
     def __init__(self, length: int, window: int, dilation: int = 1) -> None:
         size = max(CHUNK, window // 2)
         self.tokens, self.window, self.dilation = length, window, dilation
-        self.length = length = -(-length // dilation)
+        self.length = length = (length + dilation - 1) // dilation
         if exporting():
             self.count, self.size, self.beside = (length + size - 1) // size, size, window
             return
