@@ -18,7 +18,7 @@ from reread.training.objectives.task import TaskObjective, reading_of
 class EmbeddingDataset(ClassifyDataset):
     """Texts, or pairs, whose windows stand side by side, so that each token is in one of them."""
 
-    def decode(self, example: int, outputs: Outputs) -> NDArray[np.float32]:
+    def decode(self, example: int, outputs: Outputs) -> Any:
         """Zeros for a text of which the tokenizer knows nothing."""
         document, found = self.documents[example], vector_of(outputs)
         tokens = np.concatenate([document.ids, *(part for option in document.options for part in option)])
