@@ -156,10 +156,12 @@ def _recognise_object(source: LabelledFile, head: bytes) -> tuple[str, str]:
         return "triviaqa", 'JSON with "Data" and "QuestionId"'
     if b'"context_id"' in head and b'"data"' in head:
         return "cmrc2019", 'JSON with "data" and "context_id"'
+    known = len(source.mistakes)
     try:
-        fields = set(json.loads(next(line for _, line in source.lines() if line.strip())))
-    except (ValueError, RecursionError):  # the reader describes the mistake
+        fields = set(json.loads(next(source.visible_rows())[1].pop()))
+    except (ValueError, RecursionError, StopIteration):  # the reader describes the mistake
         fields = set()
+    del source.mistakes[known:]
     if {"A", "B", "C"} <= fields:
         return "cail", "its first line has the fields A, B and C"
     found = sorted(fields & {*NAMES["text"], *Columns(source.columns, source.join).roots(fields)})
