@@ -170,7 +170,7 @@ class LabelledFile:
                     return
                 if len(line) == _PIECE and not line.endswith(b"\n"):
                     cells = self._joined(_rest_of_line(line, stream), self.location(number), separator)
-                    if cells is not None:
+                    if cells is not None and cells != [""]:
                         yield number, [cells.pop(0) for _ in range(len(cells))]
                 elif text := self.decode(_without_end(line), self.location(number)):
                     yield number, _cells(text, separator)

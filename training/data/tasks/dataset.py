@@ -160,6 +160,10 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
     def gold(self, example: AnyExample) -> Any:
         """The label of an example in the form that its scores take."""
 
+    def keep(self, outputs: dict[tuple[int, int], NDArray[np.float64]], row: Any, output: NDArray[np.float64]) -> None:
+        """Add the output of a row, (option, window), to those that `decode` gets."""
+        outputs[row] = output
+
     @abstractmethod
     def decode(self, example: int, outputs: Outputs) -> Any:
         """The prediction for an example from its rows' outputs."""
