@@ -62,7 +62,8 @@ def windows(path: Path, tokenizer: Path, form: str) -> int:
     kind = "answer" if form == "answers" else "classify"
     values = {"train": path, "tokenizer": tokenizer, "sequence_length": LENGTH, "frame": "segments"}
     values |= {"kind": kind, "format": FORMATS[form]} | ({} if kind == "answer" else {"labels": ["0", "1"]})
-    data = open_task(KINDS[kind].settings.parse(values, "benchmark"), 0, "predict")
+    settings: Any = KINDS[kind].settings.parse(values, "benchmark")
+    data = open_task(settings, 0, "predict")
     return sum(1 for _ in data.passes([0], 32, training=False))
 
 
