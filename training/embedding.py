@@ -18,6 +18,10 @@ from reread.training.objectives.task import TaskObjective, reading_of
 class EmbeddingDataset(ClassifyDataset):
     """Texts, or pairs, whose windows stand side by side, so that each token is in one of them."""
 
+    def keep(self, outputs: dict[tuple[int, int], NDArray[np.float64]], row: Any, output: NDArray[np.float64]) -> None:
+        """Add up the sums of windows, since a book has thousands."""
+        outputs[0, 0] = output + outputs.get((0, 0), 0.0)
+
     def decode(self, example: int, outputs: Outputs) -> Any:
         """Zeros for a text of which the tokenizer knows nothing."""
         document, found = self.documents[example], vector_of(outputs)
@@ -58,6 +62,6 @@ class EncoderEmbedding(EmbedObjective):
     predict = TaskObjective.predict
 
 
-def vectors(found: Mapping[int, NDArray[np.float32]]) -> NDArray[np.float32]:
-    """[n, D] from the vector of each text by its number."""
-    return np.stack([found[number] for number in range(len(found))])
+def vectors(found: Mapping[int, NDArray[np.float64]]) -> NDArray[np.float32]:
+    """[n, D] from the vector of each text by its number, in order."""
+    return np.stack([found[number] for number in sorted(found)]).astype(np.float32)

@@ -193,13 +193,15 @@ def _recognise_object(source: LabelledFile, head: bytes) -> tuple[str, str]:
     for format, names in _OBJECTS.items():
         if all(f'"{name}"'.encode() in head for name in names):
             return format, 'JSON with "{}" and "{}"'.format(*names)
+    known = len(source.mistakes)
     try:
-        fields = set(json.loads(next(line for _, line in source.lines() if line.strip())))
-    except (ValueError, RecursionError):  # the reader describes the mistake
+        fields = set(json.loads(next(source.visible_rows())[1].pop()))
+    except (ValueError, RecursionError, StopIteration):  # the reader describes the mistake
         fields = set()
-    for known, format in _FIELDS.items():
-        if fields >= {*known} and source.task in FORMATS[format].tasks:
-            return format, f"its first line has the fields {', '.join(known[:-1])} and {known[-1]}"
+    del source.mistakes[known:]
+    for wanted, format in _FIELDS.items():
+        if fields >= {*wanted} and source.task in FORMATS[format].tasks:
+            return format, f"its first line has the fields {', '.join(wanted[:-1])} and {wanted[-1]}"
     if source.task == "generate" and "article_text" in fields:
         return "arxiv", "its first line has the field article_text"
     found = sorted(fields & {*NAMES["text"], *Columns(source.columns, source.join).roots(fields)})
