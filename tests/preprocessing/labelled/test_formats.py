@@ -400,7 +400,10 @@ def test_every_format_is_recognised_with_a_reason(tmp_path: Path, caplog: pytest
         "a.csv": ("classify", "label,text\n1,x\n", "csv"),
         "articles.xml": ("classify", ARTICLES, "semeval"),
         "folder/pos/1.txt": ("classify", "x", "folders"),
+        "qrels/test.tsv": ("embed", "query-id\tcorpus-id\tscore\nq\ta\t1\n", "beir"),
     }
+    write(tmp_path / "corpus.jsonl", [{"_id": "a", "text": "x"}])
+    write(tmp_path / "queries.jsonl", [{"_id": "q", "text": "y"}])
     write(tmp_path / "evidence/wikipedia/Emma.txt", "Emma is by Jane Austen.")
     stated = {"document-per-line", "document-per-file", "hotpotqa-sentences", "clue-c3"}
     assert {format for _, _, format in files.values()} == set(FORMATS) - stated

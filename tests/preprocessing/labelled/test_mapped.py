@@ -20,6 +20,7 @@ from reread.preprocessing.labelled.tasks.answer import MISPLACED, NOWHERE, Answe
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
 from reread.preprocessing.labelled.tasks.coreference import CoreferenceExample
+from reread.preprocessing.labelled.tasks.embed import EmbedExample
 from reread.preprocessing.labelled.tasks.generate import GenerateExample
 from reread.preprocessing.labelled.tasks.phrases import PhrasesExample
 from reread.preprocessing.labelled.tasks.rank import RankExample
@@ -60,6 +61,11 @@ KINDS: dict[type[Example], st.SearchStrategy[Any]] = {
         *(*head, text, st.sampled_from(["words", "blanks"]), st.none() | texts),
         st.lists(texts, max_size=3).map(tuple),
         st.lists(st.integers(-1, 9), max_size=3).map(tuple),
+    ),
+    EmbedExample: st.builds(
+        EmbedExample,
+        *(*head, text, texts, texts, st.none() | numbers),
+        *(st.lists(numbers, max_size=3).map(tuple), texts, st.booleans()),
     ),
     GenerateExample: st.builds(GenerateExample, *head, text, st.none() | text),
     CoreferenceExample: st.builds(
