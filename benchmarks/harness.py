@@ -7,11 +7,12 @@ round counts; the ratios of single rounds show how far to trust it.
 import argparse
 import ctypes
 import gc
+import math
 import re
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import accumulate
@@ -171,6 +172,21 @@ def ratio(side: list[float], rival: list[float]) -> str:
     """How many times less than `rival` a side takes: the best rounds, and the range over single rounds."""
     rounds = [theirs / ours for ours, theirs in zip(side, rival, strict=True)]
     return f"{min(rival) / min(side):.2f}x ({min(rounds):.2f} to {max(rounds):.2f})"
+
+
+def exponent(sizes: Sequence[float], costs: Sequence[float], least: float = 0.3) -> str:
+    """The power of a size by which a cost grows beside a constant, such as the imports: 1 is linear, `-` grows by
+    less than `least`, which may be noise.
+
+    Of the three largest sizes, which grow by equal factors r: r ** exponent is the ratio of the two increments. Where
+    the smaller two cost the same it is that of the whole cost from the second to the third.
+    """
+    (first, _, last), (least_cost, middle, most) = sizes[-3:], costs[-3:]
+    if most - least_cost < least:
+        return "-"
+    before, after = middle - least_cost, most - middle
+    ratio = after / before if before > least / 10 else most / middle
+    return f"{math.log(ratio) / math.log((last / first) ** 0.5):.2f}" if ratio > 0 else "-"
 
 
 def heading(*columns: str) -> None:

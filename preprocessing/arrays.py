@@ -16,11 +16,12 @@ import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -64,11 +65,12 @@ class ArrayWriter:
             self._files[name] = self._stack.enter_context(synced(self._folder / name))
             self._index[name] = {"type": values.dtype.str, "values": 0, "crc32": 0}
             self._held[name], self._waiting[name] = [], 0
-        if len(values):
-            self._held[name].append(values)
-            self._waiting[name] += len(values)
-        if self._waiting[name] >= _HELD:
-            self._write(name)
+        for begin in range(0, len(values), _HELD):  # a text of megabytes is not copied whole
+            part = values[begin : begin + _HELD]
+            self._held[name].append(part)
+            self._waiting[name] += len(part)
+            if self._waiting[name] >= _HELD:
+                self._write(name)
 
     def _write(self, name: str) -> None:
         values, entry = np.concatenate(self._held[name]), self._index[name]
@@ -161,6 +163,21 @@ def _mapped(path: Path, entry: Mapping[str, Any]) -> NDArray[Any]:
     if (size := path.stat().st_size) != count * kind.itemsize:
         raise ValueError(f"{path.name} has {size:,} bytes of {count * kind.itemsize:,}")
     return np.memmap(path, kind, "r", shape=(count,)).view(np.ndarray) if count else np.empty(0, kind)
+
+
+def spilled(parts: Iterable[NDArray[Any]], folder: Path) -> NDArray[Any]:
+    """The parts [n, ...] one after another, in a map of a file of `folder` without a name, which ends with the array.
+
+    Raises `UserError` if it cannot be written, as on a full disk.
+    """
+    with writing(folder), TemporaryFile(dir=folder) as file:
+        count = 0
+        for part in parts:
+            file.write(part.tobytes())
+            count += len(part)
+        file.flush()
+        shape = (count, *part.shape[1:])
+        return np.memmap(file, part.dtype, "r", shape=shape).view(np.ndarray) if count else np.empty(shape, part.dtype)
 
 
 def mapped_member(archive: zipfile.ZipFile, name: str, data: mmap.mmap) -> NDArray[Any]:

@@ -251,8 +251,8 @@ def check_model(settings: TrainSettings) -> None:
     """Raises `UserError` for a model that training would refuse with any corpus; needs no corpus."""
     spec, objective = spec_of(settings), objective_of(settings)
     init = settings.init if settings.init and (settings.init / "config.json").exists() else None
-    head_of(spec, objective, settings.data)
     given = checked_values(spec, settings.model)
+    head_of(spec, objective, settings.data)
     if init is None and settings.init is not None:
         return  # the rest is checked when the recipe's `start` has made it
     vocab_size = 1 if init else given.get("vocab_size", LARGEST)

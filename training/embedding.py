@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from reread.preprocessing.errors import UserError
 from reread.training.data.tasks.classify import ClassifyDataset
 from reread.training.data.tasks.dataset import Outputs
 from reread.training.data.tasks.embed import vector_of
@@ -17,7 +18,11 @@ from reread.training.objectives.task import TaskObjective, reading_of
 class EmbeddingDataset(ClassifyDataset):
     """Texts, or pairs, whose windows stand side by side, so that each token is in one of them."""
 
-    def decode(self, example: int, outputs: Outputs) -> NDArray[np.float32]:
+    def keep(self, outputs: dict[tuple[int, int], NDArray[np.float64]], row: Any, output: NDArray[np.float64]) -> None:
+        """Add up the sums of windows, since a book has thousands."""
+        outputs[0, 0] = output + outputs.get((0, 0), 0.0)
+
+    def decode(self, example: int, outputs: Outputs) -> Any:
         """Zeros for a text of which the tokenizer knows nothing."""
         document, found = self.documents[example], vector_of(outputs)
         tokens = np.concatenate([document.ids, *(part for option in document.options for part in option)])
@@ -44,6 +49,9 @@ class EncoderEmbedding(EmbedObjective):
     name = "embedding"
 
     def __init__(self, model: PreTrainedModel, *others: Any) -> None:
+        """Raises `UserError` for a model whose last layer is that of a decoder."""
+        if model.config.is_encoder_decoder:
+            raise UserError(f"{model.config.model_type} writes texts, and makes no vector of one; give another model")
         super().__init__(model.base_model, *others)
 
     def inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -54,6 +62,6 @@ class EncoderEmbedding(EmbedObjective):
     predict = TaskObjective.predict
 
 
-def vectors(found: Mapping[int, NDArray[np.float32]]) -> NDArray[np.float32]:
-    """[n, D] from the vector of each text by its number."""
-    return np.stack([found[number] for number in range(len(found))])
+def vectors(found: Mapping[int, NDArray[np.float64]]) -> NDArray[np.float32]:
+    """[n, D] from the vector of each text by its number, in order."""
+    return np.stack([found[number] for number in sorted(found)]).astype(np.float32)

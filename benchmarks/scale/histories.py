@@ -6,8 +6,7 @@ the number of attempts.
 The run is a tiny NEZHA's of one step, whose checkpoint is put at the last step of a made file of metrics. A resume
 opens its log a hundred lines before the end. Each cell is a process of its own: CPU seconds with imports, and the peak
 of its anonymous memory (pages that are no file's), with what torch and matplotlib take. What lines cost is the
-difference to the first row, which has next to none; the exponents are those of these differences: 1 is linear, `-` too
-small to measure.
+difference to the first row, which has next to none.
 """
 
 import sys
@@ -22,7 +21,7 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 
-from benchmarks.harness import Measured, heading, measured, parser, row
+from benchmarks.harness import Measured, exponent, heading, measured, parser, row
 from benchmarks.random_corpus import random_corpus
 from reread.preprocessing.errors import one_line
 
@@ -127,20 +126,13 @@ def compare(sides: Sequence[Callable[[Path, int], None]], run: Path, sizes: Sequ
         found.append(costs)
         row(f"{lines:,}", f"{attempts:,}", *(f"{one:.1f}" for one in costs))
     varied = 0 if sizes[1][0] != sizes[-1][0] else 1
-    growth = math.log(sizes[-1][varied] / sizes[-2][varied])
-    last, before, base = found[-1], found[-2], found[0]
-    row("exponent", "", *(exponent(*three, growth) for three in zip(last, before, base, strict=True)))
+    grown = [size[varied] for size in sizes]
+    leasts = (0.3, 3.0) * len(sides)
+    row("exponent", "", *map(exponent, [grown] * len(leasts), zip(*found, strict=True), leasts))
 
 
 def cost(one: Measured) -> tuple[float, float]:
     return one.cpu_seconds, one.anonymous_megabytes
-
-
-def exponent(last: float, before: float, base: float, growth: float) -> str:
-    """Of what a size adds to `base`; `-` if the largest adds less than can be told from noise (0.3 s, 3 MB)."""
-    if last - base < 0.3:
-        return "-"
-    return f"{math.log((last - base) / max(before - base, 0.01)) / growth:.2f}"
 
 
 @one_line()

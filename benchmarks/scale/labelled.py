@@ -7,6 +7,9 @@ with imports, and the peak of its anonymous memory (pages that are no file's). `
 examples and tokens; `first start` one that reads, tokenises and keeps them (`training/data/tasks/kept.py`); `next
 start` one that maps what is kept, as do the ranks behind a launcher; `two ranks` are two of a first start without a
 launcher, with their sums.
+
+Where `datasets` can be imported (PYTHONPATH may name its folder) its side is there, too: the table loaded and mapped by
+the same tokenizer, as its documentation does, up to a padded batch of 32; its next start finds both in its cache.
 """
 
 import sys
@@ -21,8 +24,10 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from typing import Any
 
-from benchmarks.harness import Measured, heading, measured, parser, row
+from benchmarks.harness import Measured, exponent, heading, measured, parser, row
 from reread.preprocessing.errors import one_line
 
 CHARACTERS = 160
@@ -63,13 +68,45 @@ def first_step(path: Path, tokenizer: Path, large: float) -> None:
     list(dataset.step_passes(0, 32, 32, 1, 0))
 
 
-def cells(path: Path, tokenizer: Path) -> Iterator[str]:
-    def forget() -> None:
-        shutil.rmtree(path.parent / "runs", ignore_errors=True)
+AS_OURS: dict[str, Any] = {"delimiter": "\t", "quoting": 3}
+"""How the csv loader of `datasets` reads our tables."""
 
-    def cell(*costs: Measured) -> str:
-        seconds, megabytes = sum(one.cpu_seconds for one in costs), sum(one.anonymous_megabytes for one in costs)
-        return f"{seconds:.1f} s, {megabytes:,.0f} MB"
+
+def transformers_tokenizer(folder: Path) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    special = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
+    return PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), **special)
+
+
+def loaded(path: Path, builder: str, **how: Any) -> Any:
+    """A file as `datasets` loads it, with a cache beside it."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    cache = str(path.parent / "cache")
+    return datasets.load_dataset(builder, data_files=str(path), split="train", cache_dir=cache, **how)
+
+
+def first_step_of_datasets(path: Path, tokenizer: Path) -> None:
+    reads = transformers_tokenizer(tokenizer)
+
+    def encode(rows: Any) -> Any:
+        return reads(rows["text"], truncation=True, max_length=CHARACTERS + 2)
+
+    data = loaded(path, "csv", **AS_OURS).map(encode, batched=True, remove_columns=["text"]).shuffle(0)
+    reads.pad([data[number] for number in range(32)], return_tensors="np")
+
+
+def cells(path: Path, tokenizer: Path) -> Iterator[tuple[float, float]]:
+    """CPU seconds and MB of each column."""
+
+    def forget() -> None:
+        for name in ("runs", "cache"):
+            shutil.rmtree(path.parent / name, ignore_errors=True)
+
+    def cell(*costs: Measured) -> tuple[float, float]:
+        return sum(one.cpu_seconds for one in costs), sum(one.anonymous_megabytes for one in costs)
 
     yield cell(measured(first_step, path, tokenizer, math.inf))
     forget()
@@ -79,6 +116,11 @@ def cells(path: Path, tokenizer: Path) -> Iterator[str]:
     with ThreadPoolExecutor(2) as both:
         ranks = [both.submit(measured, first_step, path, tokenizer, 0) for _ in range(2)]
         yield cell(*(one.result() for one in ranks))
+    forget()
+    if find_spec("datasets"):
+        yield cell(measured(first_step_of_datasets, path, tokenizer))
+        yield cell(measured(first_step_of_datasets, path, tokenizer))
+        forget()
 
 
 @one_line()
@@ -87,13 +129,19 @@ def main() -> None:
     arguments.add_argument("--folder", type=Path)
     arguments.add_argument("--texts", nargs="+", type=int, default=[10_000, 100_000, 1_000_000])
     options = arguments.parse_args()
-    heading("texts", "in memory", "first start", "next start", "two ranks")
+    peer = ["datasets: first start", "next start"] if find_spec("datasets") else []
+    heading("texts", "in memory", "first start", "next start", "two ranks", *peer)
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         write_tokenizer(folder)
+        found: list[list[tuple[float, float]]] = []
         for count in options.texts:
             write_texts(folder / "train.tsv", count)
-            row(f"{count:,}", *cells(folder / "train.tsv", folder))
+            found.append([*cells(folder / "train.tsv", folder)])
+            row(f"{count:,}", *(f"{seconds:.1f} s, {megabytes:,.0f} MB" for seconds, megabytes in found[-1]))
+        pairs = [zip(*column, strict=True) for column in zip(*found, strict=True)]
+        both = ((exponent(options.texts, costs), exponent(options.texts, most, 3)) for costs, most in pairs)
+        row("exponent", *(f"{cpu}, {memory}" for cpu, memory in both))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from contextlib import redirect_stdout
 from io import StringIO
 from unittest.mock import patch
 
-from benchmarks.harness import cpu_seconds, heading, in_process, parser, row
+from benchmarks.harness import cpu_seconds, exponent, heading, in_process, parser, row
 from reread.preprocessing.errors import UserError, one_line
 
 
@@ -42,9 +42,12 @@ def main() -> None:
     options = arguments.parse_args()
     heading("GPU", "layers", "CPU s", "rehearsals", "answer")
     for gpu in ("v100-16g", "h100-80g"):
+        costs = []
         for layers in options.layers:
             spent, count, answer = in_process(planned, layers, gpu)
+            costs.append(spent)
             row(gpu, layers, f"{spent:.1f}", count, answer)
+        row(gpu, "exponent", exponent(options.layers, costs), "", "")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from itertools import accumulate
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks.harness import heading, in_process, measured, parser, row
+from benchmarks.harness import exponent, heading, in_process, measured, parser, row
 from reread.preprocessing.errors import one_line
 
 WORDS, PART = 20_000, 40_000
@@ -82,6 +82,7 @@ def main() -> None:
     arguments.add_argument("--folder", type=Path)
     arguments.add_argument("--parts", nargs="+", type=int, default=[10, 30, 100])
     options = arguments.parse_args()
+    found: dict[str, list[tuple[int, float, float]]] = {name: [] for name in DEDUP}
     heading("parts", "duplicates", "files a part", "bytes a byte of corpus", "CPU s", "MB")
     for parts in options.parts:
         for name, dedup in DEDUP.items():
@@ -91,6 +92,10 @@ def main() -> None:
                 cost = measured(made, Path(folder), Path(folder) / "corpus", dedup)
             cells = f"{files:.1f}", f"{size:.2f}", f"{cost.cpu_seconds:.1f}", f"{cost.anonymous_megabytes:.0f}"
             row(count, name, *cells)
+            found[name].append((count, cost.cpu_seconds, cost.anonymous_megabytes))
+    for name, costs in found.items():
+        sizes, cpu, memory = zip(*costs, strict=True)
+        row("exponent", name, "", "", exponent(sizes, cpu), exponent(sizes, memory, 3))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ The corpus is as large as its manifest and index say (10,000 shards are 0.87 TB)
 first rank of a job checks it, each other rank relies on that; both open it as a run does, the first in the order of the
 rows. Each cell is a process of its own: stats and opens of files in the corpus, bytes read by `read` calls, CPU seconds
 with imports, and the peak of its anonymous memory (pages that are no file's). Those of a job of N ranks are counted
-once for the first and N - 1 times for another. A length of 300 is not in the index, so the first rank counts chunks.
+once for the first and N - 1 times for another. A length of 300 is not in the index, so the first rank counts chunks; of
+the next start it finds the counts in the run folder.
 
 The heartbeat is counted from the watchdogs of all ranks, woken as often as in four minutes. A resume is that of a state
 which all ranks hold, in real processes over gloo: bytes that each reads of it, and files that it opens.
@@ -25,7 +26,7 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
-from benchmarks.harness import heading, measured, parser, row
+from benchmarks.harness import exponent, heading, measured, parser, row
 from benchmarks.scale.sparse_corpus import sparse_corpus
 from reread.preprocessing.errors import one_line
 
@@ -87,15 +88,20 @@ def start(folder: Path, length: int, kept: Path, trusting: bool) -> Calls:
 def compare_starts(folder: Path, sizes: list[int], worlds: list[int]) -> None:
     heading("shards", "length", "rank", "stats", "opens", "MB read", "maps", "CPU s", "MB anonymous")
     calls: dict[tuple[int, int, bool], Calls] = {}
+    costs: dict[tuple[int, str], list[tuple[float, float]]] = {}
     for shards in sizes:
         corpus = sparse_corpus(folder / f"corpus-{shards}", shards)
         for length in (128, 300):
-            for trusting in (False, True):
+            for who, trusting in (("first", False), ("another", True), ("first of the next start", False)):
                 cost = measured(start, corpus, length, folder / f"counts-{shards}", trusting)
-                one = calls[shards, length, trusting] = cost.result
+                one = cost.result
+                calls.setdefault((shards, length, trusting), one)
                 cells = [f"{one.stats:,}", f"{one.opens:,}", f"{one.bytes / 1e6:.1f}", f"{one.maps:,}"]
-                who = "another" if trusting else "first"
                 row(f"{shards:,}", length, who, *cells, f"{cost.cpu_seconds:.1f}", f"{cost.anonymous_megabytes:.0f}")
+                costs.setdefault((length, who), []).append((cost.cpu_seconds, cost.anonymous_megabytes))
+    for (length, who), found in costs.items():
+        cpu, memory = zip(*found, strict=True)
+        row("exponent", length, who, "", "", "", "", exponent(sizes, cpu), exponent(sizes, memory, 3))
     print()
     heading("shards", "length", *(f"stats of {world:,} ranks" for world in worlds), f"GB read of {worlds[-1]:,}")
     for shards in sizes:

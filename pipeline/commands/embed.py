@@ -49,13 +49,13 @@ def embed(
         if begin:
             log.info("%s: an interrupted command wrote %s vectors; going on after them", output, f"{begin:,}")
         unknown = 0
+        found = reader.vectors(data, examples, begin=begin, part=PART)
         for first in range(begin, len(examples), PART):
-            part = examples[first : first + PART]
-            found = reader.vectors(data, part)
+            rows = next(found)
             if normalize:
-                found /= np.maximum(np.linalg.norm(found, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-            unknown += int((~found.any(axis=1)).sum())
-            write(found, [one.id for one in part])
+                rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+            unknown += int((~rows.any(axis=1)).sum())
+            write(rows, [examples[first + row].id for row in range(len(rows))])
         if unknown:
             log.warning(
                 "%s: %s of %s documents have no token but [UNK]: their vectors are zeros",

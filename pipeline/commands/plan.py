@@ -37,11 +37,10 @@ def plan(
 
 
 def _plan_suite(suite: Recipe, machines: tuple[int, str, int, str], share: float | None) -> None:
-    """Print the estimate of each task whose data exist."""
+    """Print the GPU-hours of the tasks whose data exist."""
     found = following(suite)
     from reread.pipeline.estimate.hardware import cluster  # which imports torch
-    from reread.pipeline.estimate.summary import print_finetuning_estimate
+    from reread.pipeline.estimate.summary import print_suite_estimate
 
-    for one in found:
-        print(f"{one.recipe.name}:")
-        print_finetuning_estimate(one.recipe, cluster(*machines), share)
+    _, gpu, _, network = machines
+    print_suite_estimate([one.recipe for one in found], cluster(1, gpu, 1, network), share)

@@ -16,7 +16,7 @@ from reread.pipeline.estimate.disk import corpus_size, tokens_read, vocabulary
 from reread.pipeline.estimate.hardware import GIB, Cluster
 from reread.pipeline.estimate.speed import StepTime
 from reread.pipeline.estimate.tuning import task_estimator
-from reread.pipeline.estimate.whole import hours_of, whole
+from reread.pipeline.estimate.whole import hours_of, hours_table, whole
 from reread.pipeline.recipe.load import load_recipe
 from reread.pipeline.recipe.phases import phases_of
 from reread.pipeline.recipe.schema import Recipe, train_section
@@ -97,6 +97,20 @@ def print_finetuning_estimate(recipe: Recipe, cluster: Cluster, flop_share: floa
         f"{hours_of(hours)} GPU-hours\n{_checkpoints(train, best.footprint.checkpoint_bytes)}",
         soft_wrap=True,
     )
+
+
+def print_suite_estimate(finetunings: Sequence[Recipe], cluster: Cluster, flop_share: float | None = None) -> None:
+    """Print the GPU-hours of the fine-tunings of a suite, each on one GPU of the `cluster`, which has one.
+
+    Raises `UserError` for one that does not fit there.
+    """
+    hours = {}
+    for one in finetunings:
+        estimator = task_estimator(one, cluster, flop_share)
+        runs, steps = one.finetune.runs if one.finetune else 1, estimator.train.steps
+        name = f"{one.name}, {f'{runs} runs of ' if runs > 1 else ''}{steps:,} steps"
+        hours[name] = runs * steps * estimator.time(estimator.choose()[0]).total / 3600
+    Console(highlight=False).print(hours_table(hours, "Each run on one GPU; evaluation is left out."))
 
 
 def _print_arrangements(

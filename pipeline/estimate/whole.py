@@ -1,6 +1,6 @@
 """GPU-hours of a recipe with all the fine-tunings of its `then`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
@@ -32,7 +32,12 @@ def whole(recipe: Recipe, finetunings: Sequence[Recipe], estimator: Estimator, p
         seconds = runs * _flops(estimator, tuned, task_section(one)) / (cluster.gpu.peak * share)
         several = f"{runs} runs of {tuned.steps:,} steps" if runs > 1 else f"{tuned.steps:,} steps"
         hours[f"{one.name}, {several}"] = seconds / 3600
-    table = Table(caption="Fine-tunings by the FLOPs of their windows; evaluation and a `start` are left out.")
+    return hours_table(hours, "Fine-tunings by the FLOPs of their windows; evaluation and a `start` are left out.")
+
+
+def hours_table(hours: Mapping[str, float], caption: str) -> Table:
+    """GPU-hours by name, and their sum."""
+    table = Table(caption=caption)
     table.add_column("the whole")
     table.add_column("GPU-hours", justify="right")
     for name, value in hours.items():

@@ -1,7 +1,7 @@
 """`reread.load`: a trained model for programs, which predicts, embeds and fills in."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
@@ -161,7 +161,8 @@ class Reader:
         """
         data = self.reading(**({"sequence_length": length} if length else {}))
         one = isinstance(texts, str | Mapping)
-        found = self.vectors(data, self._examples(texts, data), batch_size)
+        none = np.empty((0, self.model.config.hidden_size), np.float32)
+        found = np.concatenate([none, *self.vectors(data, self._examples(texts, data), batch_size)])
         return found[0] if one else found
 
     def reading(self, **task: Any) -> ClassifySettings:
@@ -191,10 +192,17 @@ class Reader:
             )
         return data
 
-    def vectors(self, data: ClassifySettings, examples: Sequence[Example], batch_size: int = 32) -> NDArray[np.float32]:
-        """The vectors [n, D] of `embed` for examples that are read as `data` says."""
-        if not examples:
-            return np.empty((0, self.model.config.hidden_size), np.float32)
+    def vectors(
+        self,
+        data: ClassifySettings,
+        examples: Sequence[Example],
+        batch_size: int = 32,
+        begin: int = 0,
+        part: int | None = None,
+    ) -> Iterator[NDArray[np.float32]]:
+        """The vectors [n, D] of `embed` for the examples from `begin` on, read as `data` says: `part` at a time."""
+        if begin >= len(examples):
+            return
         values = {
             "steps": 0,
             "global_batch": batch_size,
@@ -205,7 +213,10 @@ class Reader:
         settings = TrainSettings.parse({**values, "model": model, "data": data.model_dump(mode="json")}, "embed")
         dataset = EmbeddingDataset(data, 0, examples)  # type: ignore[arg-type]
         kind = LearnedEmbedding if self.objective == "embed" else EncoderEmbedding
-        return vectors(self._found(kind(self.model, settings, self._mesh, dataset), dataset))
+        objective = kind(self.model, settings, self._mesh, dataset)
+        step = part or len(examples)
+        for first in range(begin, len(examples), step):
+            yield vectors(self._found(objective, dataset, np.arange(first, min(first + step, len(examples)))))
 
     def fill(self, text: str, *, top: int = 5) -> Fill:
         """The `top` likeliest tokens for the first [MASK] of a text with their probabilities.
@@ -234,8 +245,13 @@ class Reader:
         given = [texts] if isinstance(texts, str | Mapping) else list(texts)
         return examples_in(given, data.kind, labels=data.label_form, given=data.given) if given else []
 
-    def _found(self, objective: TaskObjective[Any], dataset: TaskDataset[Any, Any]) -> dict[int, Any]:
-        """The prediction for each example by its number."""
-        found = objective.predict(dataset)
+    def _found(
+        self,
+        objective: TaskObjective[Any],
+        dataset: TaskDataset[Any, Any],
+        examples: NDArray[np.int64] | None = None,
+    ) -> dict[int, Any]:
+        """The prediction for each of the `examples`, by default for all, by its number."""
+        found = objective.predict(dataset, examples)
         self.model.eval()
         return found

@@ -86,7 +86,7 @@ class CorpusIndex(NamedTuple):
         if not trusting() and md5(data).hexdigest() != digest:
             raise DamagedError(f"{path}: does not match its checksum in manifest.json; {_REMEDY}")
         try:
-            with zipfile.ZipFile(path) as archive:
+            with zipfile.ZipFile(data) as archive:  # type: ignore[call-overload] # it reads and seeks
                 index = cls(*(mapped_member(archive, f"{name}.npy", data) for name in cls._fields))
         except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError, *_DAMAGE) as error:
             raise DamagedError(f"{path}: not readable ({first_line(error)}); {_REMEDY}") from None

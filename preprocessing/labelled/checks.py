@@ -11,13 +11,15 @@ FEW = 0.01
 """The share of a data set that may be left out without the user's word (`task.wrong=skip`)."""
 _SHOWN = 60
 """Characters of a wrong name that its line shows."""
+_TOGETHER = 1 << 20
+"""Characters that are encoded together, so that a long text is not copied whole."""
 
 
 def sound(source: LabelledFile, example: Example) -> Example | None:
     """The example, with misplaced answers marked; None if it cannot be used. Mistakes are reported to `source`."""
     texts = example.texts
     for name, text in texts.items():
-        if not text.strip():
+        if not text or text.isspace():
             source.mistake(example.location, f"{name} is empty; delete the example or fill it in")
             return None
     if reason := _broken_character(example, texts) or example.problem:
@@ -45,7 +47,8 @@ def _broken_character(example: Example, texts: Mapping[str, str]) -> str | None:
 
 def _is_broken(text: str) -> bool:
     try:
-        text.encode()
+        for begin in range(0, len(text), _TOGETHER):
+            text[begin : begin + _TOGETHER].encode()
     except UnicodeEncodeError:
         return True
     return False

@@ -8,11 +8,12 @@ import os
 import sys
 import tarfile
 import zlib
+from codecs import getincrementaldecoder
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar
 
@@ -39,6 +40,10 @@ _VALUES = 8
 """The values of a JSON file may take `_ROOM` bytes and this many per character; usually they take twice as many as
 its characters."""
 _MOST_MISTAKES = 100_000
+_BLANKS = " \t\n\r\v\f"
+_LONGEST_MARK = max(len(mark) for mark, _ in BOMS)
+_PIECE = 1 << 20
+"""Bytes of a long line, or of a file, that are decoded together."""
 HEAD = 1 << 16
 """The bytes at the beginning of a file by which its format is recognised."""
 
@@ -141,13 +146,62 @@ class LabelledFile:
             data = stream.read(HEAD)
         return data.removeprefix(self._mark(data))
 
+    @contextmanager
+    def _stream(self) -> Iterator[BinaryIO]:
+        """The file's bytes, at the first one behind a byte order mark."""
+        with self.open() if self.is_plain else nullcontext(io.BytesIO(self.data)) as stream:
+            stream.seek(len(self._mark(stream.read(_LONGEST_MARK))))
+            yield stream
+
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Number and bytes of each line, blank ones too, without its end; U+2028 and the like end no line."""
-        with self.open() if self.is_plain else nullcontext(io.BytesIO(self.data)) as stream:
-            first = stream.readline()
-            first = first.removeprefix(self._mark(first))
-            lines = chain([first] if first else [], stream)  # there may be millions
-            yield from enumerate(map(_without_end, lines), 1)
+        with self._stream() as stream:
+            yield from enumerate(map(_without_end, stream), 1)
+
+    def rows(self, separator: str | None = None) -> Iterator[tuple[int, list[str]]]:
+        """Number and cells of each line of `lines` that is not empty; one that is not UTF-8 is a mistake.
+
+        A long line is decoded as it is read, and nothing here refers to its text any longer than its reader does.
+        """
+        with self._stream() as stream:
+            for number in count(1):
+                line = stream.readline(_PIECE)
+                if not line:
+                    return
+                if len(line) == _PIECE and not line.endswith(b"\n"):
+                    cells = self._joined(_rest_of_line(line, stream), self.location(number), separator)
+                    if cells is not None and cells != [""]:
+                        yield number, [cells.pop(0) for _ in range(len(cells))]
+                elif text := self.decode(_without_end(line), self.location(number)):
+                    yield number, _cells(text, separator)
+
+    def visible_rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Number and text, as a list of one, of each line of `rows` that is not blank."""
+        return (one for one in self.rows() if one[1][0].strip(_BLANKS))
+
+    def text(self) -> str | None:
+        """The whole file as a text; None, with a mistake recorded, if it is not UTF-8."""
+        with self._stream() as stream:
+            found = self._joined(iter(lambda: stream.read(_PIECE), b""), self.name)
+        return found.pop() if found else None
+
+    def _joined(self, pieces: Iterator[bytes], location: str, separator: str | None = None) -> list[str] | None:
+        """The cells of a text that comes in pieces; None, with a mistake recorded, if it is not UTF-8."""
+        decoder, cells, done = getincrementaldecoder("utf-8")(), [""], 0
+        for piece in chain(pieces, [b""]):
+            before = done - len(decoder.getstate()[0])
+            try:
+                first, *others = _cells(decoder.decode(piece, final=not piece), separator)
+            except UnicodeDecodeError as error:
+                self.mistake(location, _not_utf8(error, before))
+                for _ in pieces:
+                    pass
+                return None
+            done += len(piece)
+            last = cells.pop()
+            last += first  # the only reference to it, so that it grows where it is
+            cells += [last, *others]
+        return cells
 
     def decode(self, data: bytes, location: str) -> str | None:
         """`data` as text; None, with a mistake recorded, if it is not UTF-8."""
@@ -159,11 +213,9 @@ class LabelledFile:
 
     def json_lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Number and object of each line that is not blank."""
-        for number, line in self.lines():
-            if not line.strip():
-                continue
+        for number, cells in self.visible_rows():
             try:
-                values = self._loads(line, _ROOM)
+                values = self._loads(cells.pop(), _ROOM)
             except ValueError as error:
                 self.mistake(self.location(number), str(error))
                 continue
@@ -175,24 +227,23 @@ class LabelledFile:
     def json(self) -> Any:
         """The whole file as one JSON value; raises `UserError`."""
         try:
-            return self._loads(self.data, _ROOM, _VALUES)
+            return self._loads(self.data.decode(), _ROOM, _VALUES)
+        except UnicodeDecodeError as error:
+            raise UserError(f"{self.path}: {_not_utf8(error)}") from None
         except ValueError as error:
             raise UserError(f"{self.path}: {error}") from None
 
-    def _loads(self, data: bytes, room: int, a_character: int = 0) -> Any:
+    def _loads(self, text: str, room: int, a_character: int = 0) -> Any:
         """The value of a JSON text, which may take `room` bytes of memory and `a_character` for each of its characters.
 
         Raises ValueError with the reason if the text is not JSON, or takes more.
         """
         try:
-            text = data.decode()
             if self._left < math.inf:
                 self.spend(values_bytes(text))
             return loads(text, room + a_character * len(text))
         except TooManyValuesError:
             raise
-        except UnicodeDecodeError as error:
-            raise ValueError(_not_utf8(error)) from None
         except json.JSONDecodeError as error:
             reason = f"{error.msg}, line {error.lineno}, character {error.colno}"
         except (ValueError, RecursionError) as error:
@@ -264,6 +315,21 @@ def _without_end(line: bytes) -> bytes:
     return line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n")
 
 
-def _not_utf8(error: UnicodeDecodeError) -> str:
-    found = error.object[error.start]
-    return f"not UTF-8 (byte 0x{found:02x} after {error.start} bytes); convert it: iconv -f gb18030 -t utf-8"
+def _rest_of_line(piece: bytes, stream: BinaryIO) -> Iterator[bytes]:
+    """A line that begins with `piece`, in pieces, without its end."""
+    while piece:
+        following = b"" if piece.endswith(b"\n") else stream.readline(_PIECE)
+        if following and piece.endswith(b"\r"):  # it may be half of the end
+            piece, following = piece[:-1], b"\r" + following
+        yield piece if following else _without_end(piece)
+        piece = following
+
+
+def _cells(text: str, separator: str | None) -> list[str]:
+    return text.split(separator) if separator else [text]
+
+
+def _not_utf8(error: UnicodeDecodeError, before: int = 0) -> str:
+    """The reason, where `before` bytes were decoded earlier."""
+    found, after = error.object[error.start], before + error.start
+    return f"not UTF-8 (byte 0x{found:02x} after {after} bytes); convert it: iconv -f gb18030 -t utf-8"

@@ -5,7 +5,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
-from functools import cache, cached_property, lru_cache, singledispatch
+from functools import cache, cached_property, singledispatch
 from hashlib import md5
 from itertools import chain, pairwise
 from json.encoder import encode_basestring
@@ -34,10 +34,13 @@ EXAMPLES: dict[str, type[Example]] = {
         *(ChooseExample, RankExample, PhrasesExample, CoreferenceExample, GenerateExample, EmbedExample),
     )
 }
-_RECENT = 256
-"""Examples that are kept as objects, since each window of a document asks for its example."""
+_RECENT, _RECENT_BYTES = 256, 1 << 26
+"""Examples that are kept as objects, since each window of a document asks for its example, and UTF-8 bytes of the long
+texts in them."""
 _TOGETHER = 1 << 20
-"""Bytes of records that are written together."""
+"""Bytes of records that are read or written together."""
+LONG = 1 << 16
+"""Characters above which a text is written beside its record, and hashed, a piece of as many at a time."""
 
 _decode = json.JSONDecoder().raw_decode
 
@@ -90,6 +93,26 @@ class Summary:
         return found
 
 
+def _is_long(value: Any) -> bool:
+    return isinstance(value, str) and len(value) > LONG
+
+
+def _pieces(text: str) -> Iterator[str]:
+    return (text[begin : begin + LONG] for begin in range(0, len(text), LONG))
+
+
+def _quoted(value: Any) -> Iterator[str]:
+    """`repr` of a value; that of a long text in pieces."""
+    if not _is_long(value):
+        yield repr(value)
+        return
+    quote, other = ('"', "'") if "'" in value and '"' not in value else ("'", '"')
+    yield quote
+    for piece in _pieces(value):
+        yield repr(other + piece)[2:-1]  # the other mark before it makes `repr` choose this one
+    yield quote
+
+
 class Fingerprint:
     """A hash of examples, independent of the location of their file."""
 
@@ -103,7 +126,15 @@ class Fingerprint:
         identity, _, *others = values
         if added := _added(kind):
             others = [one for number, one in enumerate(others, 2) if number not in added or one != added[number]]
-        self._digest.update(repr((identity, others)).encode(errors="surrogatepass"))
+        if not any(map(_is_long, others)):
+            self._digest.update(repr((identity, others)).encode(errors="surrogatepass"))
+            return
+        before = f"({identity!r}, ["
+        for one in others:
+            for part in chain((before,), _quoted(one)):
+                self._digest.update(part.encode(errors="surrogatepass"))
+            before = ", "
+        self._digest.update(b"])")
 
     def hex(self) -> str:
         return self._digest.hexdigest()
@@ -119,9 +150,11 @@ class MappedExamples(Sequence[Any]):
         change: Callable[[Any], Any] | None = None,
     ) -> None:
         self.mapped, self._chosen, self._change = mapped, chosen, change
-        self._records, self._begins = mapped.arrays["records"], mapped.arrays["begins"]
+        self._records, self._begins, self._texts = (mapped.arrays[name] for name in ("records", "begins", "texts"))
         self._kinds = [EXAMPLES[name] for name in mapped.facts["kinds"]]
-        self._recent = lru_cache(_RECENT)(self._read)
+        self._recent: dict[int, tuple[Any, int]] = {}
+        """Index -> example, and bytes of its long texts; the latest that was asked for is the last."""
+        self._recent_bytes = 0
 
     def where(self, wanted: Callable[[Any], bool]) -> "MappedExamples":
         """The examples that are `wanted`."""
@@ -148,8 +181,7 @@ class MappedExamples(Sequence[Any]):
         return len(self._begins) - 1 if self._chosen is None else len(self._chosen)
 
     def __iter__(self) -> Iterator[Any]:
-        few = range(0, len(self), _RECENT)
-        return chain.from_iterable(self._several(range(first, min(first + _RECENT, len(self)))) for first in few)
+        return self._several(range(len(self)))
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -159,24 +191,51 @@ class MappedExamples(Sequence[Any]):
 
     def __getitem__(self, index: int | slice) -> Any:
         numbers = range(len(self))[index]
-        return self._recent(numbers) if isinstance(numbers, int) else self._several(numbers)
+        return self._one(numbers) if isinstance(numbers, int) else list(self._several(numbers))
 
-    def _several(self, numbers: range) -> list[Any]:
-        if self._chosen is not None or numbers.step != 1 or not numbers:
-            return list(map(self._read, numbers))
-        begins = self._begins[numbers.start : numbers.stop + 1].tolist()
-        data = self._records[begins[0] : begins[-1]].tobytes()
-        return [self._made(data[begin - begins[0] : end - begins[0]]) for begin, end in pairwise(begins)]
+    def _one(self, index: int) -> Any:
+        """An example, which is made if it is not among the recent ones."""
+        if (found := self._recent.pop(index, None)) is None:
+            record = self._record(index)
+            size = sum(one["end"] - one["begin"] for one in record if isinstance(one, dict))
+            self._recent_bytes += size
+            while self._recent and (len(self._recent) >= _RECENT or self._recent_bytes > _RECENT_BYTES):
+                self._recent_bytes -= self._recent.pop(next(iter(self._recent)))[1]
+            found = self._made(record), size
+        self._recent[index] = found
+        return found[0]
 
-    def _read(self, index: int) -> Any:
+    def _several(self, numbers: range) -> Iterator[Any]:
+        """Each is made when it is asked for, of records that are read together."""
+        if self._chosen is not None or numbers.step != 1:
+            yield from (self._made(self._record(number)) for number in numbers)
+            return
+        first = numbers.start
+        while first < numbers.stop:
+            enough = int(self._begins[first]) + _TOGETHER
+            last = int(np.searchsorted(self._begins[: numbers.stop + 1], enough, "right")) - 1
+            begins = self._begins[first : max(first + 1, last) + 1].tolist()
+            data = self._records[begins[0] : begins[-1]].tobytes()
+            for begin, end in pairwise(begins):
+                yield self._made(_values_of(data[begin - begins[0] : end - begins[0]]))
+            first += len(begins) - 1
+
+    def _record(self, index: int) -> list[Any]:
         number = index if self._chosen is None else self._chosen[index]
         begin, end = self._begins[number : number + 2].tolist()
-        return self._made(self._records[begin:end].tobytes())
+        return _values_of(self._records[begin:end].tobytes())
 
-    def _made(self, record: bytes) -> Any:
-        (kind, *values), _ = _decode(record.decode("utf-8", "surrogatepass"))
-        example = self._kinds[kind].of(values)
+    def _made(self, record: list[Any]) -> Any:
+        kind, *values = record
+        example = self._kinds[kind].of([self._text(one) if isinstance(one, dict) else one for one in values])
         return example if self._change is None else self._change(example)
+
+    def _text(self, place: dict[str, int]) -> str:
+        return str(self._texts[place["begin"] : place["end"]].data, "utf-8", "surrogatepass")
+
+
+def _values_of(record: bytes) -> list[Any]:
+    return _decode(record.decode("utf-8", "surrogatepass"))[0]  # type: ignore[no-any-return]
 
 
 @singledispatch
@@ -221,22 +280,36 @@ def _(examples: MappedExamples, change: Callable[[Any], Any]) -> Sequence[Any]:
     return examples.changed(change)
 
 
-def _encoded(value: Any) -> str:
-    """As JSON. Most values are texts or None, for which json.dumps takes longer."""
-    if isinstance(value, str):
-        return encode_basestring(value)
-    return "null" if value is None else json.dumps(value, ensure_ascii=False)
+class _Texts:
+    """The long texts of examples as UTF-8, in an array of their own."""
+
+    def __init__(self, writer: ArrayWriter) -> None:
+        self._writer, self._end = writer, 0
+        writer.append("texts", np.empty(0, np.uint8))
+
+    def encoded(self, value: Any) -> str:
+        """A value as JSON: of a long text its place. Most are texts or None, for which json.dumps takes longer."""
+        if _is_long(value):
+            begin = self._end
+            for piece in _pieces(value):
+                data = np.frombuffer(piece.encode("utf-8", "surrogatepass"), np.uint8)
+                self._writer.append("texts", data)
+                self._end += len(data)
+            return json.dumps({"begin": begin, "end": self._end})
+        if isinstance(value, str):
+            return encode_basestring(value)
+        return "null" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def write_examples(examples: Iterable[Example], writer: ArrayWriter) -> MappedExamples:
     """Write examples as they come."""
     begins, kinds, summary, fingerprint = array("q", [0]), dict[str, int](), Summary(), Fingerprint()
-    records = bytearray()
+    records, texts = bytearray(), _Texts(writer)
     for one in examples:
         values = _values(one)
         kind = str(kinds.setdefault(type(one).__name__, len(kinds)))
         before = len(records)
-        records += f"[{','.join([kind, *map(_encoded, values)])}]".encode("utf-8", "surrogatepass")
+        records += f"[{','.join([kind, *map(texts.encoded, values)])}]".encode("utf-8", "surrogatepass")
         begins.append(begins[-1] + len(records) - before)
         if len(records) >= _TOGETHER:
             writer.append("records", np.frombuffer(records, np.uint8))

@@ -77,6 +77,10 @@ class FastWordPiece:
             before += np.searchsorted(piece_starts, ends)
         return np.split(np.concatenate(ids), before)
 
+    def encode_by_pieces(self, text: str) -> Iterator[NDArray[np.int32]]:
+        """The ids [n] of a long text, piece by piece."""
+        return (ids.astype(np.int32) for ids, _ in self._encoded(text))
+
     def agrees(self) -> bool:
         """Whether a short text of difficult characters gives the same tokens as `backend`."""
         ids, starts = self.encode(_PROBE)

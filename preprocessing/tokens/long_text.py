@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Backend
 
 T = TypeVar("T")
 
-PIECE_CHARACTERS = 1 << 16
+PIECE_CHARACTERS = 1 << 14
 """A piece has at least so many characters, and ends at the next place where it may."""
 
 _BEFORE_SPACE = r"(?<=\S)(?=[ \n])"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from reread.preprocessing import arrays
-from reread.preprocessing.arrays import ArrayWriter, made_once
+from reread.preprocessing.arrays import ArrayWriter, made_once, spilled
 from reread.preprocessing.errors import UserError
 
 VALUES = {
@@ -122,6 +122,20 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     assert str(raised.value).startswith(f"{tmp_path / 'made'}: ")
     assert [one.name for one in tmp_path.iterdir()] == ["made.lock"]
     check(tmp_path / "made", write)
+
+
+def test_parts_are_mapped_from_a_file_without_a_name(tmp_path: Path) -> None:
+    parts = np.array_split(np.arange(600_000, dtype=np.int32).reshape(-1, 3), 7)
+    found = spilled(iter(parts), tmp_path)
+    assert found.dtype == np.int32 and np.array_equal(found, np.concatenate(parts)) and not any(tmp_path.iterdir())
+    assert spilled(iter([np.empty((0, 3), np.int32)]), tmp_path).shape == (0, 3)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"File too large; make room, then run the same command again"):
+            spilled(iter(parts), tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_an_error_of_what_is_written_leaves_nothing(tmp_path: Path) -> None:

@@ -201,8 +201,8 @@ def rows_for(graph: Graph, rows: int, length: int) -> dict[str, Tensor]:
     lengths = [max(min(5, length), length - 3 * row - row * length // count) for row in range(count)]
     ids = ordinary[torch.randint(len(ordinary), (count, length), generator=draw)]
     for row, end in enumerate(lengths):
-        for place, number in ((0, cls), (end // 2, sep), (end - 1, sep)):
-            ids[row, place] = ids[row, place] if number is None else number
+        for at, number in ((0, cls), (end // 2, sep), (end - 1, sep)):
+            ids[row, at] = ids[row, at] if number is None else number
         ids[row, end:] = pad or 0
     place = torch.arange(length)
     mask = (place < torch.tensor(lengths)[:, None]).long()

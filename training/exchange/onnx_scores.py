@@ -74,6 +74,6 @@ def _by_session(graph: Graph, session: Any, given: Mapping[str, Any]) -> Any:
     tensors = {name: given.get(name, torch.zeros_like(ids)) for name in graph.inputs if not name.startswith("mems_")}
     mems = given.get("mems") or (graph.model.empty_mems(len(ids)) if graph.memories else ())  # type: ignore[operator]
     tensors |= {f"mems_{number}": memory.float() for number, memory in enumerate(mems)}
-    found = dict(zip(graph.outputs, run(session, tensors), strict=True))
+    found: dict[str, Any] = dict(zip(graph.outputs, run(session, tensors), strict=True))
     new = tuple(found.pop(f"new_mems_{number}") for number in range(graph.memories))
     return (SpanOutput if "start_logits" in found else HeadOutput)(**found, mems=new or None)

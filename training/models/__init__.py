@@ -34,6 +34,12 @@ def model_spec(name: str) -> ModelSpec:
     return spec
 
 
+def converter_of(name: str) -> str:
+    """The module with the forms of released weights that a model is made of."""
+    room = f"hub.convert_{name}" if name in ENCODER_DECODERS else f"{'hub' if name in ENCODERS else name}.convert"
+    return f"reread.training.models.{room}"
+
+
 def config_of_start(init: Path) -> Path:
     """The config.json of the folder that a run starts from. Raises `UserError` if it has none."""
     path = init / "config.json"

@@ -10,10 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from reread.preprocessing.errors import UserError
-from reread.training.models import MODELS, model_spec
+from reread.training.models import MODELS, converter_of, model_spec
 from reread.training.models.conversion import SIZES, Conversion
-from reread.training.models.hub.encoder_decoders import ENCODER_DECODERS
-from reread.training.models.hub.encoders import ENCODERS
 
 TORCH = ("model.safetensors", "pytorch_model.bin", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt")
 TENSORFLOW = ("*.index",)
@@ -63,23 +61,16 @@ def forms_of(model: str, options: Mapping[str, Any]) -> tuple[Form, ...]:
         takers = ", ".join(taker for taker in MODELS if model_spec(taker).fused is not None)
         raise UserError(f"--{_option(checked.sizes())}: not for {model}; models that take it: {takers}")
     others = [option for option in options if option not in SIZES]
-    module = _converter(model)
+    module = import_module(converter_of(model))
     forms: tuple[Form, ...]
     if hasattr(module, "forms"):
         forms = module.forms(checked)
     elif others:
-        takers = ", ".join(taker for taker in MODELS if hasattr(_converter(taker), "forms"))
+        takers = ", ".join(taker for taker in MODELS if hasattr(import_module(converter_of(taker)), "forms"))
         raise UserError(f"--{_option(others)}: not for {model}; models that take it: {takers}")
     else:
-        forms = module.forms_of(model) if model in ENCODERS else module.FORMS
+        forms = module.forms_of(model) if hasattr(module, "forms_of") else module.FORMS
     return forms
-
-
-def _converter(model: str) -> Any:
-    """The module with the forms of a model."""
-    of_hub = {**dict.fromkeys(ENCODERS, "convert"), **{name: f"convert_{name}" for name in ENCODER_DECODERS}}
-    path = f"hub.{of_hub[model]}" if model in of_hub else f"{model}.convert"
-    return import_module(f"reread.training.models.{path}")
 
 
 def _option(options: Iterable[str]) -> str:

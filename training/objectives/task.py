@@ -244,9 +244,9 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
             values = self.outputs(self.read(reader, rows, dataset.special)).double().cpu().numpy()
             real = rows["attention_mask"] == 1
             for row in np.flatnonzero(rows["learns"]):
-                value = values[row][real[row]] if values.ndim == 3 else values[row]
+                value = values[row][real[row]] if values.ndim == 3 else values[row].copy()  # not a tensor's memory
                 key = int(rows["option"][row]), int(rows["window"][row])
-                found[int(rows["example"][row])][key] = value
+                dataset.keep(found[int(rows["example"][row])], key, value)
         return {example: self.decoded(dataset, example, outputs) for example, outputs in found.items()}
 
     def decoded(self, dataset: TaskDataset[Any, Any], example: int, outputs: Outputs) -> Any:

@@ -16,7 +16,7 @@ from reread.preprocessing.labelled.tasks.classify import ClassifyExample
 
 def read_tsv(source: LabelledFile) -> Iterator[Example]:
     """The rows of a table with a header and tabs; quotation marks have no special meaning."""
-    return examples_from(source, TASKS[source.task], _lines(source, _tsv_rows(source)))
+    return examples_from(source, TASKS[source.task], _lines(source, source.rows("\t")))
 
 
 def read_csv(source: LabelledFile) -> Iterator[Example]:
@@ -64,13 +64,6 @@ def _header(source: LabelledFile, rows: Iterator[tuple[int, list[str]]]) -> tupl
             "table"
         )
         raise UserError(f"{source.location(first)}: {error}; {way_out} without one") from None
-
-
-def _tsv_rows(source: LabelledFile) -> Iterator[tuple[int, list[str]]]:
-    for number, line in source.lines():
-        text = source.decode(line, source.location(number)) if line else None
-        if text is not None:
-            yield number, text.split("\t")
 
 
 def _csv_rows(source: LabelledFile) -> Iterator[tuple[int, list[str]]]:

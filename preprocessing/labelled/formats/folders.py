@@ -4,7 +4,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.files import open_file
@@ -29,7 +29,8 @@ def read_folders(source: LabelledFile) -> Iterator[ClassifyExample]:
     Others are left out. If those that are neither in `UNLABELLED` nor named as in `_ABOUT` are more than `FEW` of all
     files, each is a mistake. Raises `UserError` for classes of two splits.
     """
-    files = dict(files_in(source) if source.path.is_dir() else _in_archive(source))
+    files: dict[PurePosixPath, Path | bytes | None]
+    files = dict(files_in(source)) if source.path.is_dir() else dict(_in_archive(source))
     texts = {name: data for name, data in files.items() if data is not None}
     depth = max((len(name.parts) for name in texts), default=0)
     if depth < 2:
@@ -55,12 +56,20 @@ def read_folders(source: LabelledFile) -> Iterator[ClassifyExample]:
             source.mistake(source.location(str(name)), f"in no class, since {reason}; {count}")
     for name in sorted(classes.keys() - unlabelled):
         identity = f"{name.parent.name}/{name.name}"
-        text = source.decode(classes[name], source.location(identity))
+        text = source.decode(content(classes[name]), source.location(identity))
         if text is not None:
             yield ClassifyExample(identity, source.location(identity), text, label=name.parent.name)
 
 
-def files_in(source: LabelledFile) -> Iterator[tuple[PurePosixPath, bytes | None]]:
+def content(file: Path | bytes) -> bytes:
+    """The bytes of a file; those of an archive are there already."""
+    if isinstance(file, bytes):
+        return file
+    with open_file(file) as stream:
+        return stream.read()
+
+
+def files_in(source: LabelledFile) -> Iterator[tuple[PurePosixPath, Path | None]]:
     """The files in a folder and its subfolders, except hidden ones; None for a file that is not NAME or NAME.txt."""
 
     def refuse(error: OSError) -> None:
@@ -72,15 +81,11 @@ def files_in(source: LabelledFile) -> Iterator[tuple[PurePosixPath, bytes | None
         for name in names:
             if name.startswith("."):
                 continue
-            if not _is_text(here / name):
-                yield here / name, None
-                continue
-            with open_file(os.path.join(folder, name)) as file:
-                yield here / name, file.read()
+            yield here / name, Path(folder, name) if _is_text(here / name) else None
 
 
 def _in_archive(source: LabelledFile) -> Iterator[tuple[PurePosixPath, bytes | None]]:
-    """The same of an archive."""
+    """The files of an archive; None for one that is not NAME or NAME.txt."""
     try:
         with source.open() as stream:
             for entry in entries(stream, DAMAGE):

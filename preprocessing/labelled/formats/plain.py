@@ -8,30 +8,27 @@ from collections.abc import Iterator
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.file import LabelledFile
-from reread.preprocessing.labelled.formats.folders import files_in
+from reread.preprocessing.labelled.formats.folders import content, files_in
 from reread.preprocessing.labelled.tasks import TASKS
 
 
 def document_per_line(source: LabelledFile) -> Iterator[Example]:
     """The lines that are not blank; their numbers are their ids."""
-    for number, line in source.lines():
-        text = source.decode(line, source.location(number)) if line.strip() else None
-        if text is not None:
-            yield _alone(source, str(number), source.location(number), text)
+    for number, cells in source.visible_rows():
+        yield _alone(source, str(number), source.location(number), cells.pop())
 
 
 def document_per_file(source: LabelledFile) -> Iterator[Example]:
     """The whole file, or each text in a folder (no suffix, or .txt); its name is its id."""
-    if source.path.is_dir():
-        files = sorted(
-            (str(name), source.location(str(name)), data) for name, data in files_in(source) if data is not None
-        )
-    else:
-        files = [(source.path.name, source.name, source.data)]
-    for name, location, data in files:
-        text = source.decode(data, location)
+    if not source.path.is_dir():
+        text = source.text()
         if text is not None:
-            yield _alone(source, name, location, text)
+            yield _alone(source, source.path.name, source.name, text)
+        return
+    for name, path in sorted((str(name), path) for name, path in files_in(source) if path is not None):
+        text = source.decode(content(path), source.location(name))
+        if text is not None:
+            yield _alone(source, name, source.location(name), text)
 
 
 def _alone(source: LabelledFile, identity: str, location: str, text: str) -> Example:

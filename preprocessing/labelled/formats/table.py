@@ -121,7 +121,10 @@ FORMATS: dict[str, LabelledFormat] = {
         ("choose",), read_cail, 'lines such as {"A": .., "B": .., "C": .., "label": "B"} (CAIL2019-SCM)'
     ),
     "beir": LabelledFormat(
-        ("embed",), read_beir, "qrels (query-id, corpus-id, score), with corpus.jsonl and queries.jsonl (BEIR)"
+        ("embed",),
+        read_beir,
+        "qrels (query-id, corpus-id, score), with corpus.jsonl and queries.jsonl (BEIR)",
+        beside=True,
     ),
     "semeval": LabelledFormat(
         ("classify",), read_semeval, "XML of articles, ground truth beside it", ("text", "second")
@@ -190,13 +193,15 @@ def _recognise_object(source: LabelledFile, head: bytes) -> tuple[str, str]:
     for format, names in _OBJECTS.items():
         if all(f'"{name}"'.encode() in head for name in names):
             return format, 'JSON with "{}" and "{}"'.format(*names)
+    known = len(source.mistakes)
     try:
-        fields = set(json.loads(next(line for _, line in source.lines() if line.strip())))
-    except (ValueError, RecursionError):  # the reader describes the mistake
+        fields = set(json.loads(next(source.visible_rows())[1].pop()))
+    except (ValueError, RecursionError, StopIteration):  # the reader describes the mistake
         fields = set()
-    for names, format in _FIELDS.items():
-        if fields >= {*names} and source.task in FORMATS[format].tasks:
-            return format, f"its first line has the fields {', '.join(names[:-1])} and {names[-1]}"
+    del source.mistakes[known:]
+    for wanted, format in _FIELDS.items():
+        if fields >= {*wanted} and source.task in FORMATS[format].tasks:
+            return format, f"its first line has the fields {', '.join(wanted[:-1])} and {wanted[-1]}"
     if source.task == "generate" and "article_text" in fields:
         return "arxiv", "its first line has the field article_text"
     found = sorted(fields & {*NAMES["text"], *Columns(source.columns, source.join).roots(fields)})

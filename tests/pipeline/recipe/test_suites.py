@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from reread.pipeline.commands.plan import plan
 from reread.pipeline.commands.run import run
 from reread.pipeline.recipe.layers import SAMPLES, suite_recipes
 from reread.pipeline.recipe.load import load_recipe, recipe_values
@@ -153,3 +154,14 @@ def test_a_task_without_its_files_is_left_out_with_a_line_and_slurm_has_the_othe
     assert "#SBATCH --array=0-1\n" in scripts["finetune.sbatch"]
     assert 'submit report --dependency="afterany:${jobs[finetune]}"' in scripts["submit.sh"]
     assert not Path("runs").exists()
+
+
+def test_a_suite_is_estimated_task_by_task(capsys: pytest.CaptureFixture[str]) -> None:
+    model()
+    tasks("RTE", "CoLA")
+    plan(
+        "suite-glue", ["init=model", "tasks=mine", "scale=tiny", "finetune.seeds=3"], (8, "v100-32g", 8, "ib100"), None
+    )
+    printed = capsys.readouterr().out
+    assert "suite-glue-tiny-cola, 3 runs of 2 steps" in printed and "suite-glue-tiny-rte, 3 runs of 2 steps" in printed
+    assert "in all" in printed

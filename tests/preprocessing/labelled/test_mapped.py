@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reread.preprocessing.arrays import ArrayWriter, made_once
+from reread.preprocessing.labelled import mapped as module
 from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.mapped import EXAMPLES, MappedExamples, fingerprint_of, summary_of, write_examples
 from reread.preprocessing.labelled.tasks import TASKS
@@ -24,7 +25,9 @@ from reread.preprocessing.labelled.tasks.phrases import PhrasesExample
 from reread.preprocessing.labelled.tasks.rank import RankExample
 from reread.preprocessing.labelled.tasks.tag import SplitExample, TagExample
 
-text = st.text(st.characters(codec="utf-8"), max_size=12) | st.sampled_from(["中文\u2028", '"\\\n', "😀"])
+text = st.text(st.characters(codec="utf-8"), max_size=12) | st.sampled_from(
+    ["中文\u2028", '"\\\n', "😀", "it's, isn't it", '"it\'s 中文" 😀', 'a "quoted" word']
+)
 places = text | st.just("folder-\udcff:3")  # a name of bytes that are no UTF-8
 numbers = st.floats(allow_nan=False) | st.integers()
 texts = st.lists(text, max_size=4).map(tuple)
@@ -89,7 +92,11 @@ LATER = (
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda one: one.__name__)
-def test_examples_come_back_with_their_types(kind: type[Example]) -> None:
+def test_examples_come_back_with_their_types(kind: type[Example], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts of more than six characters as long ones, which have a place of their own, and few recent ones."""
+    monkeypatch.setattr(module, "LONG", 6)
+    monkeypatch.setattr(module, "_RECENT_BYTES", 20)
+
     @settings(max_examples=40)
     @given(st.lists(KINDS[kind], max_size=5))
     def holds(examples: list[Any]) -> None:

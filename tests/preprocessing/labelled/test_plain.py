@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled import file
 from reread.preprocessing.labelled.examples import Given
 from reread.preprocessing.labelled.formats.table import FORMATS
 from reread.preprocessing.labelled.read import read_examples
@@ -249,6 +250,42 @@ def test_conll_may_have_tokens_with_blanks_and_long_tags(tmp_path: Path) -> None
     ):
         found: list[Any] = read_examples(write(tmp_path / "a.txt", "\n".join(lines) + "\n"), "tag").examples
         assert len(found) == 1 and len(found[0].tokens) == len(lines)
+
+
+def test_lines_and_files_that_come_in_pieces_are_those_of_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut within characters and within CR LF, with a byte order mark and without, and wrong bytes named by place."""
+    parts = ["中", "é", "😀", "a", "\t", "\r", "\n", "\r\n", " "]
+    path = tmp_path / "a.txt"
+
+    @given(
+        st.lists(st.sampled_from([*(one.encode() for one in parts), b"\xff", b"\xe4"])),
+        st.integers(1, 9),
+        st.booleans(),
+    )
+    def holds(data: list[bytes], piece: int, marked: bool) -> None:
+        whole = b"".join(data)
+        path.write_bytes(b"\xef\xbb\xbf" * marked + whole)
+        expected, mistakes = [], []
+        for number, found in enumerate(whole.split(b"\n"), 1):
+            line = found.removesuffix(b"\r") if number <= whole.count(b"\n") else found
+            try:
+                if line:
+                    expected.append((number, line.decode().split("\t")))
+            except UnicodeDecodeError as error:
+                mistakes.append(
+                    f"{path}:{number}: not UTF-8 (byte 0x{line[error.start]:02x} after {error.start} bytes)"
+                )
+        for size in (piece, 1 << 20):
+            monkeypatch.setattr(file, "_PIECE", size)
+            source = file.LabelledFile(path, "classify")
+            assert list(source.rows("\t")) == expected
+            assert [one.partition(";")[0] for one in source.mistakes] == mistakes
+            alone = file.LabelledFile(path, "classify")
+            assert alone.text() == (None if mistakes else whole.decode()) and len(alone.mistakes) == bool(mistakes)
+
+    holds()
 
 
 def test_the_line_names_the_format_that_a_file_may_be(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from reread.preprocessing.labelled.tasks.answer import AnswerExample
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
 from reread.preprocessing.tokens import long_text
 from reread.preprocessing.tokens.long_text import cuts_of, pieces_of
-from reread.training.data.tasks import dataset as of_tasks
+from reread.training.data.tasks import encoder
 from tests.tasks import dataset_of, task_values, write_tokenizer
 
 WORDS = ["[PAD]", "[UNK]", "[MASK]", *"abc中文字é!", "##a", "##b", "##中", "ab"]
@@ -109,11 +109,11 @@ def test_a_long_document_has_the_tokens_that_it_has_in_the_whole(
         labels = {"labels": ["u"]} if kind == "classify" else {}
         values = task_values("ernie_doc", kind, tokenizer, sequence_length=16, **labels)
         (expected,) = dataset_of(values, [one]).documents
-        for together in (10_000, 10):
+        for together, long in ((10_000, 10_000), (10, 10_000), (10, 100)):
             with monkeypatch.context() as patch:
                 patch.setattr(long_text, "PIECE_CHARACTERS", 9)
-                patch.setattr(of_tasks, "PIECE_CHARACTERS", 9)
-                patch.setattr(of_tasks, "TOGETHER", together)
+                patch.setattr(encoder, "TOGETHER", together)
+                patch.setattr(encoder, "LONG", long)
                 (found,) = dataset_of(values, [one]).documents
             assert np.array_equal(found.ids, expected.ids) and np.array_equal(found.offsets, expected.offsets)
             assert len(found.offsets) == (len(found.ids) if kind == "answer" else 0)

@@ -340,3 +340,14 @@ def test_robertas_tokenizers_come_along(tmp_path: Path) -> None:
     loaded = AutoTokenizer.from_pretrained(tmp_path / "unigram")
     assert type(loaded).__name__.startswith("XLMRoberta")
     assert loaded("ab")["input_ids"] == [0, 4, 5, 2]
+
+
+def test_dilation_of_a_source_is_kept(tmp_path: Path) -> None:
+    config, weights, _ = golden("longformer")
+    dilated = {**config, "attention_dilation": [1, 2]}
+    convert(source_folder(tmp_path / "source", dilated, weights), tmp_path / "out", "longformer")
+    convert(tmp_path / "out", tmp_path / "again", "longformer")
+    for folder in ("out", "again"):
+        made = json.loads((tmp_path / folder / "config.json").read_text())
+        assert (made["model_type"], made["attention_dilation"]) == ("reread_longformer", [1, 2])
+        assert (tmp_path / folder / "modeling_longformer.py").exists()

@@ -17,6 +17,7 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.tasks.generate import GenerateExample
 from reread.training.assembly import check_model
 from reread.training.config import TrainSettings
+from reread.training.embedding import EncoderEmbedding
 from reread.training.exchange.convert import convert
 from reread.training.models import model_spec
 from reread.training.models.build import build_model, model_config
@@ -185,6 +186,11 @@ def test_a_source_that_is_no_bart_as_released_is_refused_in_a_line(
     with pytest.raises(UserError, match=re.escape(message)) as raised:
         convert(tmp_path / "bart", tmp_path / "led", "led", **options)
     assert "\n" not in str(raised.value) and not (tmp_path / "led").exists()
+
+
+def test_no_vector_is_made_of_a_text() -> None:
+    with pytest.raises(UserError, match=r"^bart writes texts, and makes no vector of one"):
+        EncoderEmbedding(model_of("bart"))
 
 
 EXAMPLES = [("a b c d e f g h i j k l", "a b"), ("c", "d e f"), ("h g f e d c b a b c d e f", "q r s t u")]

@@ -133,6 +133,24 @@ def test_a_text_without_tokens_is_read_alone_as_beside_another(tokenizer: Path, 
     same_outputs(alone, beside)
 
 
+@pytest.mark.parametrize("kind", ["classify", "answer"])
+def test_outputs_that_are_kept_hold_no_memory_of_tensors(
+    tokenizer: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A book has thousands of windows: views would keep the tensors of all of them."""
+    values = task_values("ernie_doc", kind, tokenizer, sequence_length=20, labels=["p", "q"] * (kind == "classify"))
+    objective, kept = objective_of(values, examples_of(kind, (60,))), list[Any]()
+    decode = type(objective.dataset).decode
+
+    def seen(self: Any, example: int, outputs: Any) -> Any:
+        kept.extend(outputs.values())
+        return decode(self, example, outputs)
+
+    monkeypatch.setattr(type(objective.dataset), "decode", seen)
+    objective.predict(objective.dataset)
+    assert len(kept) > 2 and all(one.base is None for one in kept)
+
+
 def test_a_model_with_one_token_type_reads_pairs_and_options(tokenizer: Path) -> None:
     """As a Longformer from RoBERTa: both parts have type 0, which two types with equal vectors give, too."""
     pair = [ClassifyExample("x", "", words(9), words(4), "p"), ClassifyExample("y", "", words(5), words(7), "q")]

@@ -26,7 +26,7 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
 
     def encode(self, examples: Sequence[AnswerExample]) -> list[TaskDocument]:
         questions = self._questions([example.question for example in examples])
-        texts = self.tokens([example.text for example in examples])
+        texts = self.encoder.tokens([example.text for example in examples])
         if self.own_tokens:
             texts = [(ids[kept], offsets[kept]) for ids, offsets in texts for kept in [self.unmarked(ids)]]
         choices = [number for ids in self._choices.values() for number in ids]
@@ -44,9 +44,9 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
         """The tokens of questions in `question_form`; a question that spells one of its own tokens has none there."""
         form = self.settings.question_form
         if not self.own_tokens:
-            return self.ids([form.replace("{question}", question) for question in questions])
-        before, *after = self.ids(form.split("{question}"))
-        unmarked = [ids[self.unmarked(ids)] for ids in self.ids(questions)]
+            return self.encoder.ids([form.replace("{question}", question) for question in questions])
+        before, *after = self.encoder.ids(form.split("{question}"))
+        unmarked = [ids[self.unmarked(ids)] for ids in self.encoder.ids(questions)]
         return [np.concatenate([before, *(part for one in after for part in (ids, one))]) for ids in unmarked]
 
     def _shown(self, parts: list[Sequence[int]], text: int) -> list[Sequence[int]]:
@@ -54,13 +54,13 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
         (whole,), (cut,) = parts, super()._shown(parts, text)
         if not self.own_tokens or len(cut) == len(whole):
             return [cut]
-        (behind,) = self.ids([self.settings.question_form.rpartition("{question}")[2]])
+        (behind,) = self.encoder.ids([self.settings.question_form.rpartition("{question}")[2]])
         return [[*cut[: max(0, len(cut) - len(behind))], *behind]]
 
     @cached_property
     def _choices(self) -> dict[str, Tokens]:
         """The tokens of each choice, which stand before the question."""
-        return dict(zip(self.settings.choices, self.ids(self.settings.choices), strict=True))
+        return dict(zip(self.settings.choices, self.encoder.ids(self.settings.choices), strict=True))
 
     def _choice_positions(self, window: int) -> dict[str, tuple[int, int]]:
         """The first and the last token of each choice in a row whose window has `window` tokens."""

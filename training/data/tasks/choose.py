@@ -76,9 +76,9 @@ class ChooseSettings(PooledSettings):
 
 class ChooseDataset(TaskDataset[ChooseSettings, ChooseExample]):
     def encode(self, examples: Sequence[ChooseExample]) -> list[TaskDocument]:
-        options = iter(self.ids([option for example in examples for option in example.options]))
-        questions = self.ids([example.question for example in examples])
-        texts = self.ids([example.text for example in examples])
+        options = iter(self.encoder.ids([option for example in examples for option in example.options]))
+        questions = self.encoder.ids([example.question for example in examples])
+        texts = self.encoder.ids([example.text for example in examples])
         documents = []
         for example, question, text in zip(examples, questions, texts, strict=True):
             asked = [question] if len(question) else []
@@ -155,9 +155,9 @@ class AlignedDataset(ChooseDataset):
             raise UserError(f"{asked.location}: a question, which task.form=aligned has no place for; set it to rows")
         room = (settings.sequence_length - self.framing.special(1)) // 2
         step = min(settings.step or room, room)
-        options = iter(self.ids([option for example in examples for option in example.options]))
+        options = iter(self.encoder.ids([option for example in examples for option in example.options]))
         documents = []
-        for example, text in zip(examples, self.ids([one.text for one in examples]), strict=True):
+        for example, text in zip(examples, self.encoder.ids([one.text for one in examples]), strict=True):
             beside = [next(options) for _ in example.options]
             lengths = [len(text), *map(len, beside)]
             shortest = min(lengths) if settings.longest is None else min(*lengths, settings.longest)
@@ -207,7 +207,7 @@ class JoinedDataset(ChooseDataset):
 
     def _without_marks(self, texts: Sequence[str]) -> list[Tokens]:
         """The tokens of texts; a text that spells a mark has none in its place."""
-        return [ids[self.unmarked(ids)] for ids in self.ids(texts)]
+        return [ids[self.unmarked(ids)] for ids in self.encoder.ids(texts)]
 
     def _shown(self, parts: list[Sequence[int]], text: int) -> list[Sequence[int]]:
         """Question and options as one part, each of them cut between its marks to the room beside a window."""

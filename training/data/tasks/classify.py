@@ -81,10 +81,10 @@ class ClassifySettings(PooledSettings):
 
 class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
     def encode(self, examples: Sequence[ClassifyExample]) -> list[TaskDocument]:
-        others = iter(self.ids([example.second for example in examples if example.second is not None]))
+        others = iter(self.encoder.ids([example.second for example in examples if example.second is not None]))
         return [
             self.document(ids, [[] if example.second is None else [next(others)]])
-            for example, ids in zip(examples, self.ids([one.text for one in examples]), strict=True)
+            for example, ids in zip(examples, self.encoder.ids([one.text for one in examples]), strict=True)
         ]
 
     def targets(self, members: Sequence[Member], rows: Sequence[Row], shape: tuple[int, int]) -> Rows:

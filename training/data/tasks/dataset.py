@@ -3,29 +3,28 @@
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from hashlib import md5
+from itertools import chain
 from pathlib import Path
-from re import Pattern
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Encoding
 
-from reread.preprocessing.errors import UserError, first_line
+from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.mapped import fingerprint_of
 from reread.preprocessing.tokens.base import read_backend, read_config, with_tokens
-from reread.preprocessing.tokens.fast_wordpiece import FastWordPiece
-from reread.preprocessing.tokens.long_text import PIECE_CHARACTERS, cuts_of, grouped, pieces_of
+from reread.preprocessing.tokens.long_text import grouped
 from reread.training.data.batch import Rows, percentage, spread
 from reread.training.data.dataset import Dataset
 from reread.training.data.order.order import locate
 from reread.training.data.rows.trimming import PASS_SHARE, by_length, micro_batches, pieces
 from reread.training.data.tasks.documents import Documents, TaskDocument, Tokens
+from reread.training.data.tasks.encoder import NO_OFFSETS, TextEncoder
 from reread.training.data.tasks.examples import examples_of
 from reread.training.data.tasks.kept import documents_of
 from reread.training.data.tasks.settings import TaskSettings
@@ -72,11 +71,8 @@ class Mistake(NamedTuple):
 
 
 Names = Collection[tuple[Any, ...]]
-ENCODED_AT_ONCE = 1000
-"""Examples."""
-TOGETHER = 1 << 18
-"""Characters that `tokenizers` encodes together: what it returns takes hundreds of bytes a token."""
-NO_OFFSETS = np.empty((0, 2), np.int32)
+ENCODED_AT_ONCE, _CHARACTERS = 1000, 1 << 20
+"""Examples that are encoded together at most, and the characters at which no further ones are."""
 SHOWN = 400
 """Characters of a text in a list of mistakes."""
 
@@ -96,8 +92,6 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         self.settings, self.seed, self.examples = settings, seed, examples
         self.tokenizer_folder = settings.tokenizer
         self._tokenizer = read_backend(settings.tokenizer / "tokenizer.json")
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
         self.own_tokens = with_tokens(self._tokenizer, settings.own_tokens)
         """The ids of `settings.own_tokens`, which a text that spells them does not get (`unmarked`)."""
         vocabulary = self._tokenizer.get_vocab()
@@ -107,6 +101,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         self.special = special_tokens(settings.tokenizer, vocabulary)
         pair = 2 if self._tokenizer.id_to_token(self.special["cls"]) == "<s>" else 1
         self.framing = Framing(settings.frame, self.special["cls"], self.special["sep"], pair)
+        self.encoder = TextEncoder(self._tokenizer, settings.tokenizer, examples)
 
     @classmethod
     def open(cls, settings: AnyTask, seed: int, split: str) -> "TaskDataset[AnyTask, AnyExample]":
@@ -145,8 +140,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
     @cached_property
     def documents(self) -> Documents:
         """All examples, tokenised."""
-        few = range(0, len(self), ENCODED_AT_ONCE)
-        found = (one for first in few for one in self.encode(self.examples[first : first + ENCODED_AT_ONCE]))
+        found = chain.from_iterable(map(self.encode, grouped(self.examples, _size, _CHARACTERS)))
         return documents_of(self.examples, found, self._tokens_depend_on)
 
     def _tokens_depend_on(self) -> tuple[str, ...]:
@@ -165,6 +159,10 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
     @abstractmethod
     def gold(self, example: AnyExample) -> Any:
         """The label of an example in the form that its scores take."""
+
+    def keep(self, outputs: dict[tuple[int, int], NDArray[np.float64]], row: Any, output: NDArray[np.float64]) -> None:
+        """Add the output of a row, (option, window), to those that `decode` gets."""
+        outputs[row] = output
 
     @abstractmethod
     def decode(self, example: int, outputs: Outputs) -> Any:
@@ -240,8 +238,8 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
             )
         step = settings.step or (max(1, room // 2) if settings.overlaps else room)
         return TaskDocument(
-            np.array(ids[:longest], np.int32),
-            np.array(offsets[:longest], np.int32).reshape(-1, 2) if len(offsets) else NO_OFFSETS,
+            np.asarray(ids[:longest], np.int32),
+            np.asarray(offsets[:longest], np.int32).reshape(-1, 2) if len(offsets) else NO_OFFSETS,
             [[np.array(part, np.int32) for part in option] for option in shown],
             *(room, min(step, room), unread),
         )
@@ -255,70 +253,6 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
             room = self.settings.sequence_length - self.framing.special(len(parts))
             limit = longest_of([len(part) for part in parts], room_beside(text, room))
         return [part[:limit] for part in parts]
-
-    def tokens(self, texts: Sequence[str], *, offsets: bool = True) -> list[tuple[Tokens, NDArray[np.int32]]]:
-        """The ids [n] of each text, and the characters [n, 2] that each token comes from; [0, 2] without `offsets`."""
-        long = any(len(text) > PIECE_CHARACTERS for text in texts)
-        pieces = [
-            (number, begin, piece)
-            for number, text in enumerate(texts)
-            for begin, piece in pieces_of(text, self._cut if long else None)
-        ]
-        ids, places = ([list[Tokens]() for _ in texts] for _ in range(2))
-        encodings = self._encoded(piece for _, _, piece in pieces)
-        for (number, begin, _), encoding in zip(pieces, encodings, strict=True):
-            ids[number].append(np.array(encoding.ids, np.int32))
-            if offsets:
-                places[number].append(np.array(encoding.offsets, np.int32).reshape(-1, 2) + np.int32(begin))
-        return [
-            (np.concatenate(found), np.concatenate(where) if offsets else NO_OFFSETS)
-            for found, where in zip(ids, places, strict=True)
-        ]
-
-    @cached_property
-    def _cut(self) -> Pattern[str] | None:
-        """Where long texts are cut for the tokenizer."""
-        cut, reason = cuts_of(self._tokenizer)
-        if reason:
-            log.info("%s: texts are tokenised whole, which takes 600 bytes a token: %s", self.tokenizer_folder, reason)
-        return cut
-
-    def ids(self, texts: Sequence[str]) -> list[Tokens]:
-        """The tokens of texts whose offsets nobody needs."""
-        many = len(self) > ENCODED_AT_ONCE or sum(map(len, texts)) > TOGETHER
-        fast = self._fast if many else None
-        if fast is None or not texts:
-            return [ids for ids, _ in self.tokens(texts, offsets=False)]
-        found: list[Any] = fast.encode_each(texts)
-        added = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
-        slow = [number for number, text in enumerate(texts) if any(token in text for token in added)]
-        theirs = self.tokens([texts[one] for one in slow], offsets=False)
-        for number, (ids, _) in zip(slow, theirs, strict=True):
-            found[number] = ids
-        return found
-
-    @cached_property
-    def _fast(self) -> FastWordPiece | None:
-        """Made where there is much text: that takes a second, and gives the same tokens."""
-        return FastWordPiece.of(self._tokenizer)
-
-    def words(self, texts: Iterable[Sequence[str]]) -> Iterator[Encoding]:
-        """The encodings of texts that are split into words already."""
-        return self._encoded(map(list, texts), is_pretokenized=True)
-
-    def _encoded(self, texts: Iterable[Any], **how: bool) -> Iterator[Encoding]:
-        """The encodings of texts, about `TOGETHER` characters (or words) at a time.
-
-        Raises `UserError` for a tokenizer that cannot read the texts, such as one without [UNK]."""
-        for few in grouped(texts, len, TOGETHER):
-            try:
-                found = self._tokenizer.encode_batch(few, add_special_tokens=False, **how)
-            except Exception as error:  # `tokenizers` raises nothing narrower
-                folder, reason = self.tokenizer_folder, first_line(error)
-                raise UserError(
-                    f"{folder}: its tokenizer cannot read the texts ({reason}); export the run again"
-                ) from None
-            yield from found
 
     def step_passes(
         self, step: int, global_batch: int, micro_batch: int, ranks: int, rank: int, pass_share: float = PASS_SHARE
@@ -487,7 +421,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     def _lengths(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """Tokens of each text."""
-        return np.array([len(ids) for ids in self.ids(texts)], np.int64)
+        return np.array([len(ids) for ids in self.encoder.ids(texts)], np.int64)
 
     def unmarked(self, ids: Tokens) -> NDArray[np.bool_]:
         """Which of ids [n] are none of the task's own tokens, bool [n]."""
@@ -509,6 +443,11 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
             ("windows an example", f"{np.mean(windows):.2f}, {windows.max():,} at most"),
             ("times a token is read", f"{documents.shown.sum() / max(texts, 1):.2f}"),
         ]
+
+
+def _size(example: Example) -> int:
+    """Characters; a short example counts as more, so that no more than `ENCODED_AT_ONCE` are encoded together."""
+    return max(_CHARACTERS // ENCODED_AT_ONCE, sum(map(len, example.texts.values())))
 
 
 def _tokens(options: list[list[Sequence[int]]]) -> int:

@@ -14,6 +14,8 @@ from reread.training.data.tasks.windows import window_count
 from reread.training.scoring.spans import max_context
 
 Tokens = NDArray[np.int32]
+_TOGETHER = 1 << 16
+"""Tokens of a long text that are handed on together."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +55,15 @@ def write_documents(documents: Iterable[TaskDocument], append: Callable[[str, ND
     of_options, of_documents, numbers = array("q", [0]), array("q", [0]), array("q")
 
     def add(name: str, values: Tokens) -> None:
-        if len(values):
-            append(name, values)
-        begins[name].append(begins[name][-1] + len(values))
+        for begin in range(0, len(values), _TOGETHER):
+            append(name, values[begin : begin + _TOGETHER].reshape(-1))
+        begins[name].append(begins[name][-1] + values.size)
 
     for name in begins:
         append(name, np.empty(0, np.int32))
     for one in documents:
         add("ids", one.ids)
-        add("offsets", one.offsets.reshape(-1))
+        add("offsets", one.offsets)
         for option in one.options:
             for part in option:
                 add("others", part)

@@ -131,7 +131,7 @@ class EmbedDataset(TaskDataset[EmbedSettings, EmbedExample]):
 
     def encode(self, examples: Sequence[EmbedExample]) -> list[TaskDocument]:
         texts = [text for one in examples for (text,) in one.rows]
-        return [self.document(ids, [[]]) for ids in self.ids(texts)]
+        return [self.document(ids, [[]]) for ids in self.encoder.ids(texts)]
 
     def texts_of(self, example: int) -> NDArray[np.int64]:
         """The numbers of an example's texts."""

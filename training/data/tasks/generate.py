@@ -99,8 +99,8 @@ class GenerateDataset(TaskDataset[GenerateSettings, GenerateExample]):
                 "task.target_length"
             )
         most = room if settings.longest is None else min(room, settings.longest)
-        sources = self.ids([one.text for one in examples])
-        targets = self.ids([one.target or "" for one in examples])
+        sources = self.encoder.ids([one.text for one in examples])
+        targets = self.encoder.ids([one.target or "" for one in examples])
         return [
             TaskDocument(
                 np.array(source[:most], np.int32),
@@ -189,5 +189,5 @@ class GenerateDataset(TaskDataset[GenerateSettings, GenerateExample]):
     def _lead(self, text: str) -> str:
         """The first sentence, cut to `target_length` tokens."""
         sentence = text[: sentence_ends(text)[0]]
-        (_, places), most = self.tokens([sentence])[0], self.settings.target_length
+        (_, places), most = self.encoder.tokens([sentence])[0], self.settings.target_length
         return sentence if len(places) <= most else sentence[: places[most - 1, 1]]

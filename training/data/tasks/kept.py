@@ -14,7 +14,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from reread.preprocessing.arrays import Arrays, ArrayWriter, made_once
+import numpy as np
+from numpy.typing import NDArray
+
+from reread.preprocessing.arrays import Arrays, ArrayWriter, made_once, spilled
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.file import STANDARD_INPUT
 from reread.preprocessing.labelled.formats import beir, clue
@@ -25,9 +28,9 @@ from reread.training.data.tasks.documents import Documents, TaskDocument, write_
 log = logging.getLogger("reread")
 
 KEPT = Path("runs/.labelled")
-LARGE = 32 << 20
+LARGE = 8 << 20
 """Bytes of a file from which it is kept: a smaller one takes a process less memory than its libraries."""
-_READ_BY = 1
+_READ_BY = 2
 """Increment if the same file is read, or tokenised, in another way."""
 
 
@@ -50,6 +53,17 @@ def read_or_kept(path: Path, kind: str, format: str | None, how: Mapping[str, An
     for level, line in [] if made else arrays.facts["notes"]:
         log.log(level, "%s", line)
     return MappedExamples(arrays)
+
+
+@singledispatch
+def gathered(examples: Any, parts: Iterable[NDArray[Any]]) -> NDArray[Any]:
+    """The values of a long text of `examples`, which come in parts [n]; those of mapped examples in a file."""
+    return np.concatenate(list(parts))
+
+
+@gathered.register
+def _(examples: MappedExamples, parts: Iterable[NDArray[Any]]) -> NDArray[Any]:
+    return spilled(parts, KEPT)
 
 
 @singledispatch

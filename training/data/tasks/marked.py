@@ -57,9 +57,9 @@ class MarkedDataset(AnswerDataset):
                 "files and JSON lines can have them, else set task.form=plain"
             )
         form = self.settings.question_form
-        questions = self.ids([form.replace("{question}", one.question) for one in examples])
+        questions = self.encoder.ids([form.replace("{question}", one.question) for one in examples])
         texts = [[part.rstrip() for paragraph in one.parts for part in paragraph] for one in examples]
-        encoded = iter(self.tokens(list(chain.from_iterable(texts))))
+        encoded = iter(self.encoder.tokens(list(chain.from_iterable(texts))))
         opens, closes = self.own_tokens[:2]
         documents = []
         for one, question, parts in zip(examples, questions, texts, strict=True):

@@ -66,8 +66,8 @@ class RankDataset(TaskDataset[RankSettings, RankExample]):
 
     def encode(self, examples: Sequence[RankExample]) -> list[TaskDocument]:
         """The query is the text, and each passage stands beside it; one that is too long is cut."""
-        passages = iter(self.ids([passage for example in examples for passage in example.passages]))
-        queries = self.ids([example.query for example in examples])
+        passages = iter(self.encoder.ids([passage for example in examples for passage in example.passages]))
+        queries = self.encoder.ids([example.query for example in examples])
         return [
             self.document(query, [[next(passages)] for _ in one.passages])
             for one, query in zip(examples, queries, strict=True)

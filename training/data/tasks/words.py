@@ -14,7 +14,7 @@ class WordsDataset(TaskDataset[AnyTask, AnyExample]):
         """The document of each text's words; `offsets` are (word, 1 for its first piece). A word without pieces, such
         as a control character, is [UNK], so that what is predicted after it stays with its words."""
         documents = []
-        for words, encoding in zip(texts, self.words(texts), strict=True):
+        for words, encoding in zip(texts, self.encoder.words(texts), strict=True):
             pieces: list[list[int]] = [[] for _ in words]
             for number, word in zip(encoding.ids, encoding.word_ids, strict=True):
                 if word is not None:

@@ -54,9 +54,11 @@ def attend(
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
-    at, rows = cu_seq_lens_q, [one.transpose(1, 2).flatten(0, 1) for one in (query, key, value)]
+    query_rows, key_rows, value_rows = (one.transpose(1, 2).flatten(0, 1) for one in (query, key, value))
+    borders, most = (cu_seq_lens_q, cu_seq_lens_q), (max_length_q, max_length_q)
     reach = -1 if sliding_window is None else sliding_window - 1  # transformers counts the token itself
-    found: Any = varlen_attn(*rows, at, at, max_length_q, max_length_q, scale=scaling, window_size=(reach, reach))
+    kernel: Any = varlen_attn
+    found = kernel(query_rows, key_rows, value_rows, *borders, *most, scale=scaling, window_size=(reach, reach))
     return found.unflatten(0, (query.shape[0], query.shape[2])), None
 
 

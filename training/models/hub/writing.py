@@ -176,7 +176,7 @@ def writer_spec(name: str) -> ModelSpec:
     """The model of this name in `ENCODER_DECODERS`. Raises `UserError` if the installed transformers is of version 4,
     whose layers take other arguments."""
     if "layer_head_mask" in inspect.signature(modeling_led.LEDEncoderLayer.forward).parameters:
-        raise UserError(f"train.model.type: transformers {transformers.__version__} has an older LED; install 5.3")
+        raise UserError(f"train.model.type: transformers {transformers.__version__} has an older LED; install 5")
     one = ENCODER_DECODERS[name]
     return ModelSpec(
         name,

@@ -214,18 +214,18 @@ class LongformerSelfAttention(nn.Module):
 
     def _local(self, hidden: Tensor, sight: Sight) -> Tensor:
         """One softmax over a token's window and the global tokens, here with the local keys and values."""
-        q, k, v = self.query(hidden), self.key(hidden), self.value(hidden)
+        qkv = [self.query(hidden), self.key(hidden), self.value(hidden)]
         width = self.dilated * self.head_size  # the dilated heads are the first
-        dilated = (x[..., :width] for x in (q, k, v))
-        plain = (x[..., width:] for x in (q, k, v))
         if not width:
-            return self._windows(q, k, v, sight, 1)
-        if width == q.shape[-1]:
-            return self._windows(q, k, v, sight, self.dilation)
-        return torch.cat([self._windows(*dilated, sight, self.dilation), self._windows(*plain, sight, 1)], dim=-1)
+            return self._windows(qkv, sight, 1)
+        if width == qkv[0].shape[-1]:
+            return self._windows(qkv, sight, self.dilation)
+        dilated, plain = [x[..., :width] for x in qkv], [x[..., width:] for x in qkv]
+        return torch.cat([self._windows(dilated, sight, self.dilation), self._windows(plain, sight, 1)], dim=-1)
 
-    def _windows(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, dilation: int) -> Tensor:
-        """q, k, v [B, L, n h] of n heads with windows of this dilation -> [B, L, n h]."""
+    def _windows(self, qkv: list[Tensor], sight: Sight, dilation: int) -> Tensor:
+        """Queries, keys and values [B, L, n h] of n heads with windows of this dilation -> [B, L, n h]."""
+        q, k, v = qkv
         chunks = Chunks(q.shape[1], self.window, dilation)
         keys = [chunks.keys(x) for x in (k, v)]
         if sight.positions is not None:

@@ -33,7 +33,7 @@ from .attention_longformer import LongformerSelfAttention, Sight
 from .configuration_longformer import LongformerConfig
 
 
-def windows(config: LongformerConfig) -> list[int]:
+def windows(config: Any) -> list[int]:
     """w of each layer. Raises ValueError where `attention_window` does not fit the layers or is no even number."""
     both_sides, layers = config.attention_window, config.num_hidden_layers
     sizes = [both_sides] * layers if isinstance(both_sides, int) else list(both_sides)
@@ -44,7 +44,7 @@ def windows(config: LongformerConfig) -> list[int]:
     return [size // 2 for size in sizes]
 
 
-def dilations(config: LongformerConfig) -> list[tuple[int, int]]:
+def dilations(config: Any) -> list[tuple[int, int]]:
     """d of each layer, and how many of its heads, the first ones, have windows with it: 0 where d is 1.
 
     Raises ValueError where `attention_dilation` or `dilated_heads` does not fit the layers or heads.

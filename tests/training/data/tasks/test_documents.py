@@ -12,6 +12,7 @@ from reread.preprocessing.labelled.tasks.classify import ClassifyExample
 from reread.preprocessing.labelled.tasks.rank import RankExample
 from reread.preprocessing.tokens.wordpiece import WordPiece
 from reread.training.data.tasks import dataset as of_tasks
+from reread.training.data.tasks import encoder
 from reread.training.data.tasks.classify import ClassifyDataset, ClassifySettings
 from reread.training.data.tasks.documents import Documents, TaskDocument
 from reread.training.data.tasks.rank import RankDataset, RankSettings
@@ -94,7 +95,8 @@ def test_many_examples_have_the_tokens_of_few(tokenizer: Path, monkeypatch: pyte
         expected = [as_lists(one) for one in dataset(parsed, 0, examples).documents]
         with monkeypatch.context() as patch:
             patch.setattr(of_tasks, "ENCODED_AT_ONCE", at_once)
+            patch.setattr(encoder, "MANY", at_once)
             many = dataset(parsed, 0, examples)
             assert [as_lists(one) for one in many.documents] == expected
-            assert ("_fast" in vars(many)) == (at_once < len(examples))
+            assert ("_fast" in vars(many.encoder)) == (at_once < len(examples))
     assert any(TOKENS.index("[MASK]") in one[0] for one in expected)

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled import file, mapped
 from reread.preprocessing.labelled.mapped import MappedExamples
+from reread.preprocessing.tokens import long_text
 from reread.training.data.kinds import KINDS, open_task
 from reread.training.data.tasks import dataset as of_tasks
-from reread.training.data.tasks import kept
+from reread.training.data.tasks import encoder, kept
 from reread.training.data.tasks.dataset import TaskDataset
 from reread.training.data.tasks.examples import examples_of, forget_examples
 from reread.training.run.files import RUNS
@@ -97,6 +99,10 @@ def test_rows_of_a_kept_file_are_those_of_one_in_memory(
     examples = [list(examples_of(settings, split)) for split in ("train", "validation", "predict")]
     assert not kept.KEPT.exists()
     monkeypatch.setattr(kept, "LARGE", 0)
+    # Most texts are long ones here, which are read, written and tokenised by pieces
+    for module, name in ((file, "_PIECE"), (mapped, "LONG"), (encoder, "LONG"), (long_text, "PIECE_CHARACTERS")):
+        monkeypatch.setattr(module, name, 9)
+    monkeypatch.setattr(encoder, "TOGETHER", 30)
     for _ in range(2):  # made, and mapped
         forget_examples()
         assert {split: everything(settings, split) for split in expected} == expected
