@@ -13,7 +13,15 @@ from reread.pipeline.recipe.task import finetune_recipe
 from tests.conftest import ROOT
 from tests.docs.tutorial import blocks
 
-PAGES = ["README.md", "docs/commands.md", "docs/faults.md", "docs/plan.md", "docs/models.md", "slurm/README.md"]
+PAGES = [
+    "README.md",
+    "docs/commands.md",
+    "docs/faults.md",
+    "docs/plan.md",
+    "docs/models.md",
+    "docs/serving.md",
+    "slurm/README.md",
+]
 """Those of the tutorials are run (test_tutorials.py)."""
 MODEL = ROOT / "tests" / "fixtures" / "first" / "opinion-export"
 """Stands for the models that commands start from."""

@@ -321,6 +321,7 @@ def test_the_folder_holds_what_transformers_needs_and_no_tied_copies(tmp_path: P
         "modeling_nezha.py",
         "head_options.py",
         "tokenizer_config.json",
+        "vectors.py",
         "vocab.txt",
     }
     config = json.loads((tmp_path / "out" / "config.json").read_text())
