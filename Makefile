@@ -40,8 +40,8 @@ test-versions:
 
 # What the extras of setup.py bring, TensorFlow too, which `.ci/run` leaves out for its size; none of it is skipped.
 test-extras:
-	REREAD_REQUIRED="baselines html minilm mlflow tensorflow wandb" $(MAKE) test VENV=$(VENV)-extras \
-		EXTRAS=train,dev,baselines,html,minilm,mlflow,tensorflow,wandb TESTS="tests/training/exchange tests/training/scoring \
+	REREAD_REQUIRED="baselines html minilm mlflow onnx tensorflow wandb" $(MAKE) test VENV=$(VENV)-extras \
+		EXTRAS=train,dev,baselines,html,minilm,mlflow,onnx,tensorflow,wandb TESTS="tests/training/exchange tests/training/scoring \
 		tests/training/run/test_writers.py tests/preprocessing/input tests/docs tests/pipeline/commands/test_finetuning.py tests/end_to_end/test_finetune.py"
 
 # The tests that transformers runs on its own models, on those whose code is exported, in three minutes. pip downloads
@@ -85,7 +85,8 @@ constraints: $(READY)
 	$(PYTHON) -m pip install --quiet uv
 	printf '%s\n' "$(TORCH)" pip "setuptools<82" wheel | $(VENV)/bin/uv pip compile --quiet --upgrade --universal \
 		--python-version 3.10 --no-python-downloads --extra train --extra dev --extra horovod --extra baselines \
-		--extra html --extra minilm --extra mlflow --extra wandb --extra notebooks --extra docs --no-header --no-annotate \
+		--extra html --extra minilm --extra onnx --extra mlflow --extra wandb --extra notebooks --extra docs \
+		--no-header --no-annotate \
 		--output-file $(VENV)/constraints.txt setup.py - > /dev/null
 	{ echo "# made by \`make constraints\`"; \
 		grep -vE '^(torch|sympy|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==' $(VENV)/constraints.txt; } > constraints.txt

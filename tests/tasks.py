@@ -34,6 +34,17 @@ SIZES: dict[str, dict[str, Any]] = {
     "modernbert": {"local_attention": 6, "intermediate_size": 48},
 }
 """`train.model` of each tiny model, without what all have."""
+_OF_DECODERS: dict[str, Any] = {
+    **{f"{part}_layers": 2 for part in ("encoder", "decoder")},
+    **{f"{part}_attention_heads": 4 for part in ("encoder", "decoder")},
+    **{f"{part}_ffn_dim": 48 for part in ("encoder", "decoder")},
+    **{"d_model": 32, "dropout": 0.0, "attention_dropout": 0.0, "init_std": 0.1},
+}
+DECODERS: dict[str, dict[str, Any]] = {
+    "bart": {**_OF_DECODERS, "max_position_embeddings": 130},
+    "led": {**_OF_DECODERS, "attention_window": [4, 8], "max_encoder_position_embeddings": 130},
+}
+"""The same of models with a decoder, whole."""
 
 
 def write_tokenizer(folder: Path) -> Path:
@@ -64,10 +75,11 @@ def task_values(model: str, kind: str, tokenizer: Path, **task: Any) -> dict[str
         "head_dropout": 0.0,
         **task,
     }
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, **SIZES[model]}
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, **SIZES.get(model, {})}
     no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0} if model != "modernbert" else {}
+    of_model = {**sizes, **no_dropout, "initializer_range": 0.1}
     return {
-        "model": {"type": model, **sizes, **no_dropout, "initializer_range": 0.1},
+        "model": {"type": model, **DECODERS.get(model, of_model)},
         "data": data,
         "steps": 10,
         "global_batch": 8,

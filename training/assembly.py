@@ -59,11 +59,19 @@ class Resolved:
 
 
 def resolve(
-    settings: TrainSettings, vocab_size: int, init: Path | None = None, special: Mapping[str, int] = {}
+    settings: TrainSettings,
+    vocab_size: int,
+    init: Path | None = None,
+    special: Mapping[str, int] = {},
+    *,
+    grows: bool = False,
 ) -> Resolved:
-    """Resolve `settings`. Raises `UserError` for an unknown objective, and as `model_config` does."""
+    """Resolve `settings`; `grows` is as in `model_config`.
+
+    Raises `UserError` for an unknown objective, and as `model_config` does.
+    """
     spec, objective = spec_of(settings), objective_of(settings)
-    config = model_config(spec, settings.model, vocab_size, init, special)
+    config = model_config(spec, settings.model, vocab_size, init, special, grows=grows)
     objective.configure(config, settings.data)
     return Resolved(settings, spec, objective, config)
 
@@ -95,13 +103,18 @@ class Assembly:
         self.spec, self.config, self.mesh = resolved.spec, resolved.config, mesh
         settings, learned = resolved.settings, resolved.objective
         with mesh.device if mesh.device.type == "meta" else nullcontext():
-            self.model = build_model(resolved.head, self.config, init, settings.seed).train()
+            new_rows = {} if dataset is None else dataset.new_rows
+            self.model = build_model(resolved.head, self.config, init, settings.seed, new_rows).train()
         if dataset is not None:
             learned.begin(self.model, dataset)
         unreached = {*self.spec.untrained(learned.has_global_tokens, self.config), *learned.unreached(settings.data)}
         first_rows = freeze(self.model, settings.trainable, unreached)
         if "attn_implementation" in self.spec.own_keys and mesh.device.type != "meta":
             log.info("attention: transformers' %s (train.model.attn_implementation)", self.config._attn_implementation)
+            if getattr(settings.data, "separate_documents", False):
+                from reread.training.models.hub import lengths
+
+                lengths.choose(self.model, settings.model.get("attn_implementation"), mesh.device, dtype)
         # Split it over processes, and move it to the device.
         if settings.activation_checkpointing:
             enable = getattr(self.model, "activation_checkpointing_enable", None)  # what later transformers call it
@@ -216,24 +229,34 @@ def head_of(spec: ModelSpec, objective: type[Objective], data: DataSettings) -> 
         return spec.head(objective.name, data)
     if objective.name != KINDS[data.kind].objective:
         raise UserError(f"train.objective: {objective.name}, but {spec.name} has heads for {', '.join(spec.heads)}")
-    kinds = " or ".join(
+    learned = [
         name
         for name, kind in KINDS.items()
         if kind.objective in spec.heads and (spec.frame == "bare") in kind.settings.text_only_values
-    )
+    ]
+    if not KINDS[data.kind].settings.is_task and all(KINDS[name].settings.is_task for name in learned):
+        raise UserError(
+            f"train.data.kind: {data.kind}, but {spec.name} is not pretrained here: `reread convert --model "
+            f"{spec.name}` makes it of released weights, and `reread finetune` trains it ({', '.join(learned)})"
+        )
+    kinds = " or ".join(learned)
     raise UserError(f"train.data.kind: {data.kind}, but {spec.name} learns from {kinds}; set it to {kinds}")
+
+
+NO_CORPUS = {"pad": 0, "cls": 0, "sep": 0}
+"""Special tokens where no corpus is at hand: its ids may be higher; positions that count from them are never fewer."""
 
 
 def check_model(settings: TrainSettings) -> None:
     """Raises `UserError` for a model that training would refuse with any corpus; needs no corpus."""
     spec, objective = spec_of(settings), objective_of(settings)
     init = settings.init if settings.init and (settings.init / "config.json").exists() else None
-    given = checked_values(spec, settings.model)
     head_of(spec, objective, settings.data)
+    given = checked_values(spec, settings.model)
     if init is None and settings.init is not None:
         return  # the rest is checked when the recipe's `start` has made it
     vocab_size = 1 if init else given.get("vocab_size", LARGEST)
-    special = {} if init else {"pad": 0}  # the corpus' id may be higher; positions that count from it are never fewer
+    special = {} if init else NO_CORPUS
     check_data(spec, objective, model_config(spec, settings.model, vocab_size, init, special), settings.data)
 
 
@@ -266,15 +289,6 @@ def check_data(spec: ModelSpec, objective: type[Objective], config: PretrainedCo
         raise UserError(
             f"train.data.special_tokens: {str(not data.text_only).lower()}, but {spec.name} reads text "
             f"{'with' if data.text_only else 'without'} [CLS] and [SEP]; set it to {str(data.text_only).lower()}"
-        )
-    if getattr(data, "separate_documents", False) and getattr(config, "_attn_implementation", "") not in (
-        None,
-        "sdpa",
-        "eager",
-    ):
-        raise UserError(
-            "train.data.separate_documents: true, which is a mask, but flash-attn takes none; leave "
-            "train.model.attn_implementation out"
         )
     if getattr(data, "separate_documents", False) and not spec.separates:
         raise UserError(f"train.data.separate_documents: true, but {spec.name} reads a row as a whole; set it to false")

@@ -1,6 +1,7 @@
 """The settings of `reread train`: the `train` section of a recipe. Imports no torch."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
@@ -52,22 +53,24 @@ AUTOMATIC = ("micro_batch", "activation_checkpointing")
 
 
 IN_TOKENS = {
-    "train": {"batch_tokens": "global_batch", "tokens": "steps"},
-    "schedule": {"warmup_tokens": "warmup_steps", "decay_tokens": "decay_steps"},
+    ("train", "batch_tokens"): "global_batch",
+    ("batch_warmup", "tokens"): "steps",
+    ("train", "tokens"): "steps",
+    ("schedule", "warmup_tokens"): "warmup_steps",
+    ("schedule", "decay_tokens"): "decay_steps",
 }
-"""By section: its fields in tokens, and the field in rows or steps that each becomes when a recipe is read. The batch
-is first: the others are counted in its rows."""
+"""(section, field in tokens) -> the field in rows or steps that it becomes when a recipe is read. The batch is first:
+the others are counted in its rows."""
 
 
 def given_in_tokens(train: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], str, Any]]:
     """Of each field in tokens that has a value in `train`: (the section below `train` and its name, what it becomes,
     the value)."""
-    for section, fields in IN_TOKENS.items():
+    for (section, name), becomes in IN_TOKENS.items():
         below = () if section == "train" else (section,)
         values = train.get(section) if below else train
-        for name, becomes in fields.items():
-            if isinstance(values, dict) and values.get(name) is not None:
-                yield (*below, name), becomes, values[name]
+        if isinstance(values, dict) and values.get(name) is not None:
+            yield (*below, name), becomes, values[name]
 
 
 def _or_auto(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
@@ -153,6 +156,31 @@ class ScheduleSettings(Settings):
         )
 
 
+class BatchWarmup(Settings):
+    """A batch that grows over the first steps (ModernBERT, Warner et al. 2024, section 2.2.2)."""
+
+    first: int = Field(ge=1, le=MOST_ROWS)
+    """Rows of the first step."""
+    steps: int | None = Field(default=None, ge=1, le=MOST_STEPS)
+    """Steps in which the batch grows to `global_batch`, linearly; they begin with the learning rate's schedule."""
+    tokens: float | None = Field(default=None, ge=1)
+    """Instead of `steps`, as `train.tokens` instead of `train.steps`."""
+
+    @model_validator(mode="after")
+    def _has_a_length(self) -> "BatchWarmup":
+        if self.steps is None and self.tokens is None:
+            raise ValueError("give `steps`, in which the batch grows, or `tokens`")
+        return self
+
+    def rows_before(self, step: int, rows: int) -> int:
+        """The rows of the first `step` steps of a batch that grows to `rows`; step t of n has about
+        first + (rows - first) t / n."""
+        steps = self.steps or 0
+        within = min(step, steps)
+        grown = (rows - self.first) * within * (within - 1) // (2 * max(steps, 1))
+        return self.first * within + grown + rows * (step - within)
+
+
 class ParallelSettings(Settings):
     """Processes, and how they share the work and exchange gradients."""
 
@@ -216,6 +244,8 @@ class TrainSettings(Settings):
     batch_tokens: int | None = Field(default=None, ge=1, le=MOST_ROWS * LONGEST)
     """For pretraining, instead of `global_batch`: tokens of a step, with padding. They become as many whole rows of
     `data.sequence_length` tokens when the recipe is read, and the run keeps the number of rows alone."""
+    batch_warmup: BatchWarmup | None = None
+    """A smaller batch in the first steps, for `data.kind` rows and packed; null: `global_batch` from the beginning."""
     micro_batch: Annotated[int, Field(ge=1, le=MOST_ROWS), _OR_AUTO, _AS_IT_IS] = "auto"  # type: ignore[assignment]
     """The most rows of one forward pass on one process; rows of similar length go together. `auto`: the most that
     `reread plan` estimates to fit on the run's smallest GPU, of at most 32,768 tokens; on CPU at most 1,024 tokens.
@@ -270,6 +300,33 @@ class TrainSettings(Settings):
         return self.schedule.ends or self.steps
 
     @property
+    def smallest_batch(self) -> int:
+        """Rows of the smallest batch of all steps."""
+        return self.batch_warmup.first if self.batch_warmup else self.global_batch
+
+    def rows_before(self, step: int) -> int:
+        """Rows of the first `step` steps of the schedule."""
+        warmup = self.batch_warmup
+        return warmup.rows_before(step, self.global_batch) if warmup else step * self.global_batch
+
+    def rows_at(self, step: int) -> int:
+        """Rows of step `step` of the schedule, from 0 on."""
+        return self.rows_before(step + 1) - self.rows_before(step)
+
+    @property
+    def batch(self) -> str:
+        """The number of rows of a step, for people."""
+        first = f"{self.smallest_batch:,} to " if self.batch_warmup else ""
+        return f"{first}{self.global_batch:,}"
+
+    def too_long_for(self, steps: int) -> str | None:
+        """A sentence if a part of the schedule takes more than `steps`, all that it has; else None."""
+        warmup = self.batch_warmup.steps if self.batch_warmup else None
+        if warmup and warmup > steps:
+            return f"batch_warmup.steps is {warmup:,}, more than the schedule's {steps:,} steps; lower it"
+        return self.schedule.longer_than(steps)
+
+    @property
     def automatic(self) -> list[str]:
         """The fields that are `auto`."""
         return [name for name in AUTOMATIC if getattr(self, name) == "auto"]
@@ -283,17 +340,20 @@ class TrainSettings(Settings):
             return handler(values)
         counted = {**values, "steps": 0} | ({"global_batch": 1} if values.get("batch_tokens") is not None else {})
         read = handler(counted)  # with any number in place of those that follow
-        length, rows, found = read.data.sequence_length, read.global_batch, dict(values)
+        length, found = read.data.sequence_length, dict(values)
         for path, becomes, _ in given:
             _check_in_tokens(path, becomes, values, KINDS[read.data.kind].task is not None)
-            owner = read if len(path) == 1 else read.schedule
+            owner = read if len(path) == 1 else getattr(read, path[0])
             name, tokens = path[-1], getattr(owner, path[-1])
-            if becomes == "global_batch":
-                count = rows = _rows(tokens, length)
-            else:
-                count = _steps(".".join(path), tokens, rows, length)
+            of_batch = becomes == "global_batch"
+            count = _rows(tokens, length) if of_batch else _steps(".".join(path), tokens, length, read)
             replaced = {name: None, becomes: count}
-            found |= replaced if owner is read else {path[0]: {**found[path[0]], **replaced}}
+            if owner is read:
+                found |= replaced
+                read = read.model_copy(update=replaced)
+            else:
+                found |= {path[0]: {**found[path[0]], **replaced}}
+                read = read.model_copy(update={path[0]: owner.model_copy(update=replaced)})
         return handler(found)
 
     @model_validator(mode="after")
@@ -311,8 +371,27 @@ class TrainSettings(Settings):
         ends = self.schedule_ends
         if ends < self.steps:
             raise ValueError(f"schedule.ends is {ends:,}, before the last of {self.steps:,} steps; raise it")
-        if ends and (fault := self.schedule.longer_than(ends)):
+        if ends and (fault := self.too_long_for(ends)):
             raise ValueError(fault)
+        return self
+
+    @model_validator(mode="after")
+    def _a_schedule_of_independent_rows(self) -> "TrainSettings":
+        warmup, masking = self.batch_warmup, getattr(self.data, "masking", None)
+        if warmup and not self.data.independent_rows:
+            raise ValueError(
+                "batch_warmup is for pretraining with data.kind rows or packed: other rows go on with those of the "
+                "step before, or are labelled examples; leave it out"
+            )
+        if warmup and self.steps and warmup.first > self.global_batch:
+            raise ValueError(
+                f"batch_warmup.first is {warmup.first:,} rows, more than global_batch, {self.global_batch:,}; lower it"
+            )
+        if masking and masking.first_probability is not None and self.steps and not self.schedule.warmup_steps:
+            raise ValueError(
+                "data.masking.first_probability becomes probability in the warm-up of the learning rate, and there is "
+                "none; give schedule.warmup_steps, or leave it out"
+            )
         return self
 
 
@@ -340,14 +419,21 @@ def _rows(tokens: int, length: int) -> int:
     return rows
 
 
-def _steps(name: str, tokens: float, rows: int, length: int) -> int:
-    """The least number of steps of `rows` rows of `length` tokens that hold `tokens`. Raises ValueError for less than
-    one step, and for more than `MOST_STEPS`."""
-    step = rows * length
-    steps = -(-math.ceil(tokens) // step)
-    if tokens < step or steps > MOST_STEPS:
+def _steps(name: str, tokens: float, length: int, train: TrainSettings) -> int:
+    """The least number of steps that hold `tokens` in rows of `length` tokens: of the first steps, but a decay's are
+    the last, with the whole batch. Raises ValueError for less than one step, and for more than `MOST_STEPS`."""
+    rows, warmup = train.global_batch, train.batch_warmup
+    needed = -(-math.ceil(tokens) // length)
+
+    def before(steps: int) -> int:
+        if name == "batch_warmup.tokens" and warmup:
+            return warmup.model_copy(update={"steps": steps}).rows_before(steps, rows)
+        return steps * rows if name == "schedule.decay_tokens" else train.rows_before(steps)
+
+    steps = bisect_left(range(MOST_STEPS + 1), needed, key=before)
+    if tokens < before(1) * length or steps > MOST_STEPS:
         raise ValueError(
-            f"{name} is {tokens:,.0f}, and a step has {step:,} tokens ({rows:,} rows of {length:,}); "
-            f"give from that to {MOST_STEPS:,} steps"
+            f"{name} is {tokens:,.0f}, and a step has {before(1) * length:,} tokens ({before(1):,} rows of "
+            f"{length:,}); give from that to {MOST_STEPS:,} steps"
         )
     return steps

@@ -1,19 +1,20 @@
-"""A vector for a text of any length: the mean of the last layer's states of its tokens."""
+"""A vector for a text of any length, by a model that was not trained for it, too."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from transformers import PreTrainedModel
 
-from reread.training.data.batch import Rows
-from reread.training.data.tasks.classify import ClassifyDataset, ClassifySettings
+from reread.training.data.tasks.classify import ClassifyDataset
 from reread.training.data.tasks.dataset import Outputs
-from reread.training.models.blocks import at_least_float32
-from reread.training.objectives.task import TaskObjective
+from reread.training.data.tasks.embed import vector_of
+from reread.training.objectives.embed import EmbedObjective
+from reread.training.objectives.task import TaskObjective, reading_of
+
+_PIECE = 1 << 16
+"""Tokens that are compared together."""
 
 
 class EmbeddingDataset(ClassifyDataset):
@@ -23,40 +24,44 @@ class EmbeddingDataset(ClassifyDataset):
         """Add up the sums of windows, since a book has thousands."""
         outputs[0, 0] = output + outputs.get((0, 0), 0.0)
 
-    def decode(self, example: int, outputs: Outputs) -> NDArray[np.float64]:
-        """The mean [D] from the sum of the states of all windows' tokens and their number, [D + 1]."""
-        total = outputs[0, 0]
-        return total[:-1] / max(total[-1], 1.0)  # type: ignore[no-any-return]
+    def decode(self, example: int, outputs: Outputs) -> NDArray[np.float32]:
+        """Zeros for a text of which the tokenizer knows nothing."""
+        document, found, unknown = self.documents[example], vector_of(outputs), self.special.get("unk")
+        parts = [document.ids, *(part for option in document.options for part in option)]
+        pieces = [part[begin : begin + _PIECE] for part in parts for begin in range(0, len(part), _PIECE)]
+        return np.zeros_like(found) if pieces and all((one == unknown).all() for one in pieces) else found
 
 
-class EmbeddingObjective(TaskObjective[ClassifySettings]):
-    """The encoder alone; nothing is learned."""
+class LearnedEmbedding(EmbedObjective):
+    """Of a model that learned vectors; nothing is learned here."""
 
     name = "embedding"
 
     def __init__(self, model: PreTrainedModel, *others: Any) -> None:
-        super().__init__(model.base_model, *others)  # type: ignore[arg-type]
-        self._special = torch.tensor(sorted(self.dataset.special.values()), device=self.mesh.device)
+        super().__init__(model, *others)
+        config: Any = model.config  # by which a class of ours pools and cuts
+        config.reading = reading_of(self.data)
+        config.task = {**(getattr(config, "task", None) or {}), "pooling": self.pooling}
+
+    predict = TaskObjective.predict
+
+
+class EncoderEmbedding(EmbedObjective):
+    """Of the encoder of a model that learned something else; nothing is learned here."""
+
+    name = "embedding"
+
+    def __init__(self, model: PreTrainedModel, *others: Any) -> None:
+        super().__init__(model.base_model, *others)
 
     def inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        self._text = (inputs["attention_mask"] != 0) & ~torch.isin(inputs["input_ids"], self._special)
         if self.data.frame == "segments":  # the last token stands where it stood in pretraining, however short the row
             inputs["gap"] = self.data.sequence_length - inputs["input_ids"].shape[1]
-        return inputs
+        return super().inputs(inputs)
 
-    def outputs(self, output: Any) -> Tensor:
-        """[B, D + 1]: the sum of the states of a row's tokens without special ones, and their number."""
-        text = self._text[..., None]
-        states = at_least_float32(output.last_hidden_state)
-        return torch.cat([(states * text).sum(1), text.sum(1).to(states.dtype)], dim=-1)
-
-    def predicted(self, rows: Rows) -> int:
-        raise NotImplementedError
-
-    def loss(self, output: Any, rows: Rows) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError
+    predict = TaskObjective.predict
 
 
-def vectors(found: Mapping[int, NDArray[np.float64]]) -> NDArray[np.float32]:
+def vectors(found: Mapping[int, NDArray[np.float32]]) -> NDArray[np.float32]:
     """[n, D] from the vector of each text by its number, in order."""
-    return np.stack([found[number] for number in sorted(found)]).astype(np.float32)
+    return np.stack([found[number] for number in sorted(found)])

@@ -1,5 +1,6 @@
 """Evaluates a checkpoint on all held-out text, read by the recipe's settings, and keeps the figures."""
 
+import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,9 +8,11 @@ from pathlib import Path
 import torch
 
 from reread.preprocessing.errors import UserError
+from reread.preprocessing.files import write_atomically
 from reread.training.assembly import to_device
 from reread.training.config import TrainSettings
 from reread.training.data.kinds import nothing_held_out, open_dataset
+from reread.training.data.tasks.settings import task_of
 from reread.training.parallel.mesh import Mesh
 from reread.training.run.auto import settings_of_run
 from reread.training.run.files import RunFile
@@ -33,12 +36,19 @@ def evaluate_run(
     out.
 
     With `average` the model is that of several checkpoints (`averaged_steps`). The figures are kept in
-    RUN/evaluation.json with `overrides`, by which `settings` differ from the run's, and the average. The mistakes of a
+    RUN/evaluation.json with `overrides`, by which `settings` differ from the run's, and the average. What is chosen on
+    dev is chosen anew if nothing is overridden, and kept in RUN/chosen.json. The mistakes of a
     task's model, if `overrides` only name another file, are kept in RUN/mistakes.json. One process computes, in
     float32. Raises `UserError` if there is no such checkpoint, if the corpus does not fit it, and if nothing is held
     out of the corpus that it learned from.
     """
     settings = settings_of_run(settings, run)
+    task = task_of(settings.data)
+    chooses = step is None and not overrides and average is None
+    if task is not None and (unchosen := task.unchosen):
+        if not chooses and unchosen == task:
+            raise UserError(f"{run}: its thresholds are not chosen yet; `reread evaluate {run}` chooses them on dev")
+        settings = settings.model_copy(update={"data": unchosen}) if chooses else settings
     corpus, kept = settings.data.held_out, read_run_model(run, settings)
     held_out = open_dataset(settings.data, settings.seed, "validation")
     if len(held_out) == 0:
@@ -64,8 +74,19 @@ def evaluate_run(
         only_file = all(one.partition("=")[0] == "task.dev" for one in overrides)
         if only_file and not averaged and (mistakes := objective.mistakes()):
             keep_mistakes(run, str(corpus), {"step": step, **mistakes})
+        if chooses and held_out.chosen:
+            log.info("chosen on %s: %s", corpus, _told(held_out.chosen))
+            write_atomically(RunFile.CHOSEN.of(run), json.dumps(held_out.chosen).encode())
         read_by = {"step": step, "overrides": [*overrides, *average_of(averaged)], "held_out": str(corpus)}
         keep_evaluation(run, read_by, figures)
     except OSError as error:
         log.warning("%s: the figures are not kept there (%s)", RunFile.EVALUATION.of(run), error.strerror)
     return figures
+
+
+def _told(chosen: dict[str, list[float]]) -> str:
+    """Names of settings with their values, or with the lowest and the highest of many."""
+    several = {name: sorted({round(value, 4) for value in values}) for name, values in chosen.items()}
+    return ", ".join(
+        f"{name} {' to '.join(map(str, dict.fromkeys((values[0], values[-1]))))}" for name, values in several.items()
+    )

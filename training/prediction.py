@@ -23,6 +23,7 @@ from reread.training.continued_file import Continued, continued_file
 from reread.training.data.kinds import KINDS, open_task
 from reread.training.data.tasks.dataset import TaskDataset
 from reread.training.data.tasks.settings import task_of
+from reread.training.exchange.sentence_transformers import pooling_of
 from reread.training.models import MODELS, model_spec
 from reread.training.models.build import build_model
 from reread.training.models.spec import ModelSpec
@@ -158,6 +159,8 @@ def _task_without(path: Path, config: dict[str, Any], kind: str, spec: ModelSpec
     task["sequence_length"] = reading.get("length") or longest or 512
     if not all(str(number).isdecimal() for number in labels):
         raise UserError(f"{path}: id2label has a key that is no number; export the run again")
+    if kind == "embed" and (pooling := pooling_of(path.parent)):
+        task["pooling"] = pooling
     if kind in ("classify", "tag"):
         task["labels"] = [labels[number] for number in sorted(labels, key=int)]
     if kind == "classify":

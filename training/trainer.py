@@ -220,7 +220,7 @@ class Trainer:
         self.kept.check()
         init = None if self.begun else settings.init  # a checkpoint holds every weight
         if init:
-            check_vocabulary(init, self.dataset.tokenizer_folder)
+            check_vocabulary(init, self.dataset.tokenizer_folder, self.dataset.new_rows)
         self.stated, self.auto = settings, auto
         if auto:
             settings = auto.settings(settings, run, self.begun, self.kept.config, mesh, dtype, self.dataset)
@@ -234,8 +234,6 @@ class Trainer:
         narrowest = torch.float16 if settings.parallel.gradient_dtype == "fp16" else dtype
         self.scale = LossScale(narrowest, settings.initial_loss_scale)
         self.step = 0
-        self.schedule_begins = 0
-        """The step at which the learning rate's schedule began."""
         self.bad_steps = self.skipped_steps = 0
         self.tokens = 0.0
         """The number of tokens read up to the last progress line, or the checkpoint after it."""
@@ -351,7 +349,7 @@ class Trainer:
 
     def _update(self, norm: float, learns: bool) -> float:
         """Update the weights unless the gradient's `norm` is not finite or no row `learns`; returns the rate."""
-        settings, begins = self.settings, self.schedule_begins
+        settings, begins = self.settings, self.objective.schedule_begins
         peak, steps = settings.optimizer.learning_rate, settings.schedule_ends - begins
         rate = learning_rate(self.step - begins, settings.schedule, peak, steps)
         # Nothing to learn from, an update, or a step that is skipped
@@ -484,7 +482,7 @@ class Trainer:
             "scale": self.scale.state(),
             "samples": self.dataset.fingerprint,  # for programs that know no `drawn_by`
             "drawn_by": self.dataset.drawn_by,
-            "position": self.objective.first_position + self.step * self.settings.global_batch,
+            "position": self.objective.position(self.step),
             "corpus": self.dataset.facts(),
             "compared": dict(self.dataset.compared),
             "updates": steps_taken(self.assembly.optimizer),
@@ -492,7 +490,7 @@ class Trainer:
             "bad_steps": self.bad_steps,
             "skipped_steps": self.skipped_steps,
             "best": self.best,
-            "schedule_begins": self.schedule_begins,
+            "schedule_begins": self.objective.schedule_begins,
         }
         self.store.save(self.step, *self.assembly.tensors(), {**state})
 
@@ -514,11 +512,9 @@ class Trainer:
             self.assembly.masters.to_model()
             set_steps_taken(self.assembly.optimizer, state["updates"])
             self.bad_steps, self.best, self.skipped_steps = state["bad_steps"], state["best"], state["skipped_steps"]
-            self.objective.first_position = state["position"] - state["step"] * settings.global_batch
+            self.objective.go_on(latest, state["position"], state.get("schedule_begins", 0))
         self.scale.load(state["scale"])
         self.step = state["step"]
-        restarts = latest is None and settings.schedule.restart
-        self.schedule_begins = self.step if restarts else state.get("schedule_begins", 0)
         self.tokens = state["tokens"]
         if latest is not None:
             log.info("continuing from the checkpoint of step %d", self.step)

@@ -19,7 +19,14 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import BertConfig, BertForPreTraining, LongformerConfig, LongformerForMaskedLM, PreTrainedModel
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForPreTraining,
+    LongformerConfig,
+    LongformerForMaskedLM,
+    PreTrainedModel,
+)
 
 from benchmarks.gpu.profiles import profiled
 from benchmarks.gpu.sides import Comparison, Figures, LeftOutError, Place
@@ -42,7 +49,13 @@ from reread.training.run.metrics import peak_flops
 TOKENS = 16384
 """Tokens of a micro-batch, unless the GPU is small."""
 ACCUMULATION = 2
-VOCABULARIES = {"nezha-base": 21128, "ran-base": 30522, "longformer-base": 50265, "ernie-doc-base-en": 50265}
+VOCABULARIES = {
+    "nezha-base": 21128,
+    "ran-base": 30522,
+    "longformer-base": 50265,
+    "ernie-doc-base-en": 50265,
+    "continue-encoder": 30522,
+}
 
 
 @dataclass(frozen=True)
@@ -239,6 +252,16 @@ THEIR_LONGFORMER = replace(LONGFORMER, name="transformers' Longformer 4096", the
 SKIMMING = Model("ernie-doc-base 512, skim", "ernie-doc-base-en", 512, (), _ERNIE_DOC)
 ERNIE_DOC = replace(SKIMMING, name="ernie-doc-base 512", overrides=("data.retrospective=false",))
 RAN = Model("ran-base 512", "ran-base", 512, (), _RAN)
+_ENCODER = "continue-encoder", 512, ("data.separate_documents=false",), ("model.intermediate_size=128",)
+HUB_BERT = Model("model.type bert 512", *_ENCODER)
+THEIR_BERT = replace(HUB_BERT, name="transformers' BertForMaskedLM 512", theirs=BertForMaskedLM)
+MODERNBERT = Model("modernbert 4096", "continue-encoder", 4096, ("model.type=modernbert",), _ENCODER[3])
+"""Documents apart by variable lengths, where the GPU can."""
+BY_A_MASK = replace(
+    MODERNBERT,
+    name="modernbert 4096, by a mask",
+    overrides=(*MODERNBERT.overrides, "model.attn_implementation=sdpa"),
+)
 OURS = NEZHA_128, NEZHA_512, LONGFORMER, ERNIE_DOC, SKIMMING, RAN
 """The models of the project, one for each way that `make gpu` trains them."""
 

@@ -15,13 +15,14 @@ from rich.table import Table
 
 from reread.pipeline.commands.evaluate import evaluate
 from reread.pipeline.commands.preprocess import preprocess
-from reread.pipeline.display.scores import means, print_wide
+from reread.pipeline.display.scores import means
+from reread.pipeline.display.terminal import print_wide
 from reread.pipeline.recipe.check import check_model, check_train
 from reread.pipeline.recipe.layers import available_recipes, fine_tunes, finetuning_recipes
 from reread.pipeline.recipe.load import load_recipe, recipe_values
 from reread.pipeline.recipe.schema import Ablation, Recipe, train_section
 from reread.pipeline.recipe.task import finetune_recipe
-from reread.pipeline.run_folder.seeds import train_seeds
+from reread.pipeline.run_folder.finetuning import train_all
 from reread.pipeline.run_folder.train import make_start, train
 from reread.preprocessing.errors import UserError, escaped
 from reread.preprocessing.files import write_atomically
@@ -99,7 +100,7 @@ def _ablate_finetuning(name: str, overrides: list[str]) -> None:
     measured = {}
     for row, changed, one in zip(recipe.ablations, changes, tuned, strict=True):
         _announce(row)
-        measured[row.name] = train_seeds(one, name, changed)["dev"]
+        measured[row.name] = train_all(one, name, changed)["dev"]
     _keep(recipe, measured)
     cells = {row: means(seeds) for row, seeds in measured.items()}
     size = Path(train_section(tuned[0]).data.held_out).name

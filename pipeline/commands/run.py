@@ -1,4 +1,4 @@
-"""`reread run`: preprocessing, pretraining and export, and the fine-tunings of the recipe's `then`."""
+"""`reread run`: preprocessing, pretraining and export, and the fine-tunings of the recipe's `then`; or a suite."""
 
 from pathlib import Path
 
@@ -7,22 +7,28 @@ from reread.pipeline.commands.finetune import finetune
 from reread.pipeline.commands.preprocess import preprocess
 from reread.pipeline.display.scores import means, read_scores
 from reread.pipeline.recipe.check import check_train
-from reread.pipeline.recipe.load import load_recipe, override
+from reread.pipeline.recipe.load import load_recipe, override, write_recipe
 from reread.pipeline.recipe.schema import Recipe, task_section, train_section
 from reread.pipeline.recipe.shell import log_commands
+from reread.pipeline.recipe.suite import suite_of
 from reread.pipeline.recipe.then import FollowingRecipe, following
 from reread.pipeline.report.page import print_papers, report, write_report
+from reread.pipeline.report.suite import report_suite
 from reread.pipeline.run_folder.export import export
 from reread.pipeline.run_folder.train import train
+from reread.preprocessing.errors import UserError, writing
 from reread.training.data.kinds import check_held_out
 from reread.training.parallel.process import this_process
-from reread.training.run.files import RUNS
+from reread.training.run.files import RUNS, RunFile
 from reread.training.run.metrics import read_evaluations
 from reread.training.scoring.task_scores import chosen_score
 
 
 def run(name: str, overrides: list[str]) -> None:
     """Preprocess, train, export, report, and fine-tune by `then`; steps that are finished are skipped."""
+    if (suite := suite_of(name, overrides)) is not None:
+        score(suite)
+        return
     recipe = load_recipe(name, overrides, "train")
     log_commands(recipe)
     if recipe.train is not None:
@@ -55,6 +61,21 @@ def run(name: str, overrides: list[str]) -> None:
         print_papers(runs)
     for line in gains:
         print(line)
+
+
+def score(suite: Recipe) -> None:
+    """Fine-tune a model on each task of a suite whose data exist, and print their table."""
+    finetunings = following(suite)
+    folder = RUNS / suite.name
+    if RunFile.CHECKPOINTS.of(folder).exists():
+        raise UserError(f"{folder}: is a run with a model of its own; give the suite another name with name=...")
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_recipe(suite, RunFile.RECIPE.of(folder))
+    for one in finetunings:
+        print(f"fine-tuning: {one.recipe.name}")
+        finetune(one.name, one.overrides)
+    report_suite(folder)
 
 
 def random_start(name: str, overrides: list[str], recipe: Recipe) -> Path:

@@ -145,7 +145,7 @@ def _write(output: Path, values: Any) -> None:
 
 
 def _print(table: dict[str, Measures]) -> None:
-    from reread.pipeline.display.scores import print_wide
+    from reread.pipeline.display.terminal import print_wide
 
     result = Table("", *(name.replace("em", "EM").replace("f1", "F1") for name in Measures._fields))
     for name, measures in table.items():

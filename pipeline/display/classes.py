@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from reread.preprocessing.errors import close_to
 from reread.preprocessing.labelled.splits import check_labels, class_counts, stated_labels
+from reread.training.data.tasks.class_weights import class_weights
 from reread.training.data.tasks.examples import examples_of
 from reread.training.data.tasks.settings import TaskSettings
 
@@ -38,6 +39,9 @@ def report_classes(settings: TaskSettings) -> None:
     counts = classes_of(settings)
     for split, found in counts.items():
         log.info("task.%s: %s: %s", split, _title(settings, found), _listed(found))
+    if weights := class_weights(settings, counts.get("train", {}), len(examples_of(settings, "train"))):
+        told = [f"{label} {weight:.4g}" for label, weight in zip(settings.labels, weights, strict=True)]
+        log.info("task.class_weights: %s%s", ", ".join(told[:LISTED]), ", ..." * (len(told) > LISTED))
     report_rare(settings, counts)
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from reread.pipeline.display.terminal import Terminal
+from reread.pipeline.display.grid import read_grid
+from reread.pipeline.display.terminal import print_wide
 from reread.pipeline.recipe.schema import Finetuning, Published, Recipe, task_section
 from reread.preprocessing.errors import first_line
 from reread.preprocessing.files import write_atomically
@@ -38,15 +38,41 @@ def write_scores(run: Path, scores: dict[str, Scores]) -> None:
 
 
 def read_scores(runs: Path, name: str) -> tuple[list[Path], dict[str, list[Scores]]]:
-    """The runs of a fine-tuning in the folder `runs` that have scores, one for each seed, and split -> their scores."""
-    seeds = [
-        path for path in runs.glob(f"{name}-seed*") if re.fullmatch(r"\d+", path.name.removeprefix(f"{name}-seed"))
-    ]
-    known = {folder: scores for folder in sorted(seeds) if (scores := _scores_of(folder))}
-    if not known and (scores := _scores_of(runs / name)):
-        known = {runs / name: scores}
+    """The runs of a fine-tuning in the folder `runs` that have scores, one for each fold and seed, of a grid those of
+    its best point, and split -> their scores."""
+    folds = _numbered(runs, name, "fold")
+    known = {run: scores for fold in folds or [name] for run, scores in _of_seeds(runs, fold)}
     splits = dict.fromkeys(split for scores in known.values() for split in scores)
     return list(known), {split: [scores[split] for scores in known.values() if split in scores] for split in splits}
+
+
+def _of_seeds(runs: Path, name: str) -> list[tuple[Path, dict[str, Scores]]]:
+    name = read_grid(runs, name).chosen or name
+    seeds = [runs / one for one in _numbered(runs, name, "seed")]
+    known = [(folder, scores) for folder in seeds if (scores := _scores_of(folder))]
+    return known or [(folder, scores) for folder in [runs / name] if (scores := _scores_of(folder))]
+
+
+def _numbered(runs: Path, name: str, part: str) -> list[str]:
+    """NAME-fold1, NAME-fold2, ... of which there are runs."""
+    begin = re.compile(rf"{re.escape(name)}-{part}(\d+)(?![^-])")
+    found = {(int(match[1]), match[0]) for path in runs.glob(f"{name}-{part}*") if (match := begin.match(path.name))}
+    return [one for _, one in sorted(found)]
+
+
+def repeats_of(runs: Sequence[Path]) -> str:
+    """What distinguishes the runs of a fine-tuning, as `repeats` says it."""
+    found = [
+        {match[1] for run in runs if (match := re.search(rf"-{part}(\d+)(-|$)", run.name))} for part in ("fold", "seed")
+    ]
+    folds, seeds = map(len, found)
+    return repeats(folds, seeds)
+
+
+def repeats(folds: int, seeds: int) -> str:
+    """`3 seeds`, `10 folds` or `10 folds of 3 seeds`."""
+    several = [f"{count} {name}" for name, count in (("folds", folds), ("seeds", seeds)) if count > 1]
+    return " of ".join(several) or "one seed"
 
 
 def _scores_of(run: Path) -> dict[str, Scores]:
@@ -108,7 +134,14 @@ def print_scores(recipe: Recipe, measured: dict[str, list[Scores]], found: dict[
     published, reason = published_for(recipe.finetune, counts)
     if reason:
         log.info("%s", reason)
-    print_wide(score_table(measured, sizes, list(found.items()), published))
+    finetuning = recipe.finetune
+    folds = finetuning.folds or 1 if finetuning and finetuning.fold is None else 1
+    if folds > 1:
+        sizes["test"] = f"each fold in its turn, about {counts['test']:,} examples"
+        if settings.dev and settings.dev.parent == settings.train.parent:
+            sizes["dev"] = "the fold after each, which chooses the checkpoint"
+    repeated = repeats(folds, finetuning.seeds if finetuning else 1)
+    print_wide(score_table(measured, sizes, list(found.items()), published, repeated))
 
 
 def published_for(finetuning: Finetuning | None, counts: Mapping[str, int]) -> tuple[list[Published], str]:
@@ -124,21 +157,15 @@ def published_for(finetuning: Finetuning | None, counts: Mapping[str, int]) -> t
     return [], f"the papers' scores are not shown: they are of held-out files of {theirs} examples, and ours is {ours}"
 
 
-def print_wide(table: Table) -> None:
-    """Print a table without breaking its cells; a terminal breaks longer lines."""
-    unlimited = Console(width=10_000)
-    needed = unlimited.measure(table).maximum
-    Terminal(width=max(Console().width, needed)).print(table)
-
-
 def score_table(
     measured: dict[str, list[Scores]],
     sizes: dict[str, str],
     baselines: list[tuple[str, Scores]],
     published: list[Published],
+    repeated: str = "one seed",
 ) -> Table:
-    """Our scores by split, with more than one seed as mean and standard deviation, and the `sizes` of the splits; the
-    baselines' and the papers' below."""
+    """Our scores by split, of the several runs that `repeated` counts as mean and standard deviation, and the `sizes`
+    of the splits; the baselines' and the papers' below."""
     result = Table(box=box.SIMPLE)
     rows = [one for seeds in measured.values() for one in seeds] + [row.scores for row in published]
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -147,9 +174,9 @@ def score_table(
     for split, seeds in measured.items():
         ours = means(seeds)
         label = "ours" if split == "dev" else f"ours ({split})"
-        label = label if len(seeds) == 1 else f"{label}, {len(seeds)} seeds"
+        label = label if len(seeds) == 1 else f"{label}, {repeated}"
         result.add_row(label, *(ours.get(name, "-") for name in names), sizes[split])
-        if len(seeds) > 1:
+        if len(seeds) > 1 and "fold" not in repeated:
             highest = best(seeds)
             result.add_row(f"{label}, each one's best", *(highest.get(name, "-") for name in names), "")
     for name, scores in baselines:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 
 from reread.preprocessing.errors import CONTROL, escaped
 
@@ -15,6 +16,13 @@ class Terminal(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else CONTROL.sub(_shown, text), style, control)
+
+
+def print_wide(table: Table) -> None:
+    """Print a table without breaking its cells; a terminal breaks longer lines."""
+    unlimited = Console(width=10_000)
+    needed = unlimited.measure(table).maximum
+    Terminal(width=max(Console().width, needed)).print(table)
 
 
 def _shown(found: re.Match[str]) -> str:

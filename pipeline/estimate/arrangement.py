@@ -135,10 +135,11 @@ class Estimator:
             raise UserError(
                 f"train.parallel.tensor: {tensor} does not divide the {self.cluster.per_node} GPUs of a machine"
             )
-        if data > self.train.global_batch:
+        if data > (least := self.train.smallest_batch):
+            field = "global_batch" if least == self.train.global_batch else "batch_warmup.first"
             raise UserError(
-                f"train.global_batch: {self.train.global_batch} rows are fewer than {data} data-parallel processes; "
-                f"raise it, or take {self.train.global_batch * tensor} GPUs or fewer"
+                f"train.{field}: {least} rows are fewer than {data} data-parallel processes; raise it, or take "
+                f"{least * tensor} GPUs or fewer"
             )
         if self.train.data.is_task:  # whole groups are dealt, at least one to each
             return data, self.train.global_batch // data
@@ -234,6 +235,11 @@ class Estimator:
             bucket_bytes=self.train.parallel.bucket_bytes,
             flop_share=self.flop_share,
         )
+
+    def seconds(self, arrangement: Arrangement) -> float:
+        """Of all steps. A step with fewer rows, as the batch grows, counts by its rows."""
+        train = self.train
+        return train.rows_before(train.steps) / train.global_batch * self.time(arrangement).total
 
     def micro_batches(self, arrangement: Arrangement) -> float:
         """How many micro-batches like the rehearsed one a GPU's rows are."""

@@ -12,10 +12,10 @@ from reread.preprocessing.config import PreprocessSettings
 from reread.preprocessing.corpus import Manifest
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.input.sources import find_files
+from reread.preprocessing.tokens.extension import words_listed_in
 from reread.preprocessing.tokens.tokenizer import load_tokenizer
 from reread.training.config import TrainSettings
 from reread.training.data.materialize import MaterializedSamples, is_materialized
-from reread.training.data.settings import DataSettings
 
 log = logging.getLogger("reread")
 
@@ -56,19 +56,20 @@ def vocabulary(recipe: Recipe, train: TrainSettings) -> int:
     tokenizer = recipe.preprocess.tokenizer
     if tokenizer.train is not None:
         return tokenizer.train.size
-    path = tokenizer.path or Path()
+    path, new = tokenizer.path or Path(), tokenizer.extend or 0
+    new = len(words_listed_in(new)) if isinstance(new, Path) else new
     if path.exists():
-        return load_tokenizer(path, tokenizer).vocab_size
+        return load_tokenizer(path, tokenizer).vocab_size + new
     if path.name not in KNOWN_VOCABULARIES:
         raise UserError(f"preprocess.tokenizer.path: {path} is not there; set train.model.vocab_size=...")
     size = KNOWN_VOCABULARIES[path.name]
     log.info("vocabulary: %s is not there, %d tokens are assumed; set train.model.vocab_size=... otherwise", path, size)
-    return size
+    return size + new
 
 
-def tokens_read(data: DataSettings, steps: int, global_batch: int) -> float:
+def tokens_read(train: TrainSettings) -> float:
     """Tokens that the whole run reads, including padding."""
-    return float(steps) * global_batch * data.sequence_length
+    return float(train.rows_before(train.steps)) * train.data.sequence_length
 
 
 def corpus_size(recipe: Recipe, train: TrainSettings, vocab_size: int) -> CorpusSize:
@@ -86,7 +87,7 @@ def corpus_size(recipe: Recipe, train: TrainSettings, vocab_size: int) -> Corpus
     inputs = 0.0 if recipe.preprocess is None else _input_bytes(recipe.preprocess)
     if inputs:
         return CorpusSize(inputs / 3 * token_bytes, inputs / 3, "the bytes of preprocess.input.paths, at most")
-    tokens = tokens_read(train.data, train.steps, train.global_batch) / copies
+    tokens = tokens_read(train) / copies
     what = f"what the run reads, each text {copies} times" if copies > 1 else "what the run reads, each text once"
     return CorpusSize(tokens * token_bytes, tokens, what, is_there=False)
 

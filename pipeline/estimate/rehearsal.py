@@ -413,6 +413,7 @@ def _one_micro_batch(settings: TrainSettings, micro_batch: int, checkpointing: b
             "activation_checkpointing": checkpointing,
             # a task's decides how often a step can hold the longest example
             "global_batch": settings.global_batch if settings.data.is_task else micro_batch,
+            "batch_warmup": None,
         }
     )
 

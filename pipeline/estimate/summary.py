@@ -21,7 +21,7 @@ from reread.pipeline.recipe.load import load_recipe
 from reread.pipeline.recipe.phases import phases_of
 from reread.pipeline.recipe.schema import Recipe, train_section
 from reread.preprocessing.errors import UserError
-from reread.training.assembly import check_data, spec_of
+from reread.training.assembly import NO_CORPUS, check_data, spec_of
 from reread.training.config import TrainSettings
 from reread.training.models.build import model_config
 from reread.training.models.spec import ModelSpec
@@ -73,12 +73,12 @@ def print_estimate(
     vocab_size = vocabulary(recipe, train)
     config = expected_config(recipe, train, spec, vocab_size)
     estimator = Estimator(train, spec, config, cluster, flop_share)
-    rows = f"{train.global_batch:,} rows of {train.data.sequence_length:,} tokens"
+    rows = f"{train.batch} rows of {train.data.sequence_length:,} tokens"
     console, best, own = _print_arrangements(recipe, estimator, rows)
     console.print(_disk(recipe, train, vocab_size, best), soft_wrap=True)
     if recipe.then or recipe.published:
         console.print(whole(recipe, finetunings, estimator, own or best))
-    return train.steps * estimator.time(own or best).total
+    return estimator.seconds(own or best)
 
 
 def print_finetuning_estimate(recipe: Recipe, cluster: Cluster, flop_share: float | None = None) -> None:
@@ -87,13 +87,13 @@ def print_finetuning_estimate(recipe: Recipe, cluster: Cluster, flop_share: floa
     Raises `UserError` for a recipe that the cluster cannot train.
     """
     estimator = task_estimator(recipe, cluster, flop_share)
-    train, seeds = estimator.train, recipe.finetune.seeds if recipe.finetune else 1
+    train, runs = estimator.train, recipe.finetune.runs if recipe.finetune else 1
     mean = estimator.tokens / train.global_batch
     documents = f"{train.global_batch:,} examples of {mean:,.0f} tokens on average"
     console, best, own = _print_arrangements(recipe, estimator, documents)
-    hours = seeds * train.steps * estimator.time(own or best).total * cluster.gpus / 3600
+    hours = runs * train.steps * estimator.time(own or best).total * cluster.gpus / 3600
     console.print(
-        f"{len(estimator.examples):,} training examples; {seeds} runs of {train.steps:,} steps take "
+        f"{len(estimator.examples):,} training examples; {runs} runs of {train.steps:,} steps take "
         f"{hours_of(hours)} GPU-hours\n{_checkpoints(train, best.footprint.checkpoint_bytes)}",
         soft_wrap=True,
     )
@@ -144,13 +144,13 @@ def expected_config(recipe: Recipe, train: TrainSettings, spec: ModelSpec, vocab
             init,
             spec.name,
         )
-        config = model_config(spec, values, vocab_size, None)
+        config = model_config(spec, values, vocab_size, None, NO_CORPUS)
         longest = spec.longest(config)
         if longest is not None and longest < train.data.sequence_length:
             missing = train.data.sequence_length - longest
             values["max_position_embeddings"] = config.max_position_embeddings + missing
         init = None
-    config = model_config(spec, values, vocab_size, init)
+    config = model_config(spec, values, vocab_size, init, {} if init else NO_CORPUS)
     check_data(spec, objective_of(train), config, train.data)
     return config
 
@@ -209,7 +209,7 @@ def _arrangements(estimator: Estimator, columns: dict[str, Arrangement]) -> Tabl
 def _add_times(row: AddRow, estimator: Estimator, shown: list[Arrangement]) -> None:
     times = [estimator.time(one) for one in shown]
     train = estimator.train
-    tokens = train.steps * estimator.tokens
+    tokens = train.rows_before(train.steps) * estimator.tokens / train.global_batch
     if estimator.flop_share:
         row("matrix products and the like", [f"{time.compute:.3f} s" for time in times])
     else:
@@ -224,7 +224,7 @@ def _add_times(row: AddRow, estimator: Estimator, shown: list[Arrangement]) -> N
     row("tokens a second", [_count(estimator.tokens / time.total) for time in times])
     row(
         f"{train.steps:,} steps, {_count(tokens)} tokens",
-        [_duration(train.steps * time.total) for time in times],
+        [_duration(estimator.seconds(one)) for one in shown],
         "bold",
     )
 
@@ -275,7 +275,7 @@ def _assumed(estimator: Estimator) -> str:
 
 def _disk(recipe: Recipe, train: TrainSettings, vocab_size: int, chosen: Arrangement) -> str:
     corpus = corpus_size(recipe, train, vocab_size)
-    read = tokens_read(train.data, train.steps, train.global_batch)
+    read = tokens_read(train)
     memories = chosen.footprint.memory_a_lane * train.data.lanes(train.global_batch)
     checkpoint = chosen.footprint.checkpoint_bytes + memories
     times = f"; the run reads {read / max(corpus.tokens, 1):.3g} times as many" if corpus.is_there else ""

@@ -24,16 +24,14 @@ def whole(recipe: Recipe, finetunings: Sequence[Recipe], estimator: Estimator, p
     A fine-tuning is counted by the FLOPs of its windows, at the share of the peak of pretraining's estimate.
     """
     train, cluster = train_section(recipe), estimator.cluster
-    hours = {
-        f"pretraining, {train.steps:,} steps": train.steps * estimator.time(pretraining).total * cluster.gpus / 3600
-    }
+    hours = {f"pretraining, {train.steps:,} steps": estimator.seconds(pretraining) * cluster.gpus / 3600}
     share = estimator.mfu(pretraining)
     for one in finetunings:
         tuned = train_section(one)
-        seeds = one.finetune.seeds if one.finetune else 1
-        seconds = seeds * _flops(estimator, tuned, task_section(one)) / (cluster.gpu.peak * share)
-        runs = f"{seeds} seeds of {tuned.steps:,} steps" if seeds > 1 else f"{tuned.steps:,} steps"
-        hours[f"{one.name}, {runs}"] = seconds / 3600
+        runs = one.finetune.runs if one.finetune else 1
+        seconds = runs * _flops(estimator, tuned, task_section(one)) / (cluster.gpu.peak * share)
+        several = f"{runs} runs of {tuned.steps:,} steps" if runs > 1 else f"{tuned.steps:,} steps"
+        hours[f"{one.name}, {several}"] = seconds / 3600
     table = Table(caption="Fine-tunings by the FLOPs of their windows; evaluation and a `start` are left out.")
     table.add_column("the whole")
     table.add_column("GPU-hours", justify="right")

@@ -67,7 +67,10 @@ def dataset(
             raise UserError(f"reread.dataset: {name}: {value!r} is no whole number from {least} on")
     if split not in ("train", "validation"):
         raise UserError(f"reread.dataset: split: `{split}`; it is train or validation")
-    opened = open_dataset(KINDS[kind].settings.parse(values, "reread.dataset"), seed, split)
+    parsed = KINDS[kind].settings.parse(values, "reread.dataset")
+    if parsed.is_masked and parsed.masking.by_step:  # type: ignore[attr-defined]
+        raise UserError("reread.dataset: masking: first_probability and final_probability are for runs; leave them out")
+    opened = open_dataset(parsed, seed, split)
     return Batches(opened, batch_size, *_position(rank, world_size), endless=split == "train")
 
 

@@ -1,5 +1,6 @@
 """`reread.load`: a trained model for programs, which predicts, embeds and fills in."""
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +23,8 @@ from reread.training.data.kinds import KINDS, open_examples
 from reread.training.data.tasks.classify import ClassifySettings
 from reread.training.data.tasks.dataset import TaskDataset
 from reread.training.data.tasks.settings import TaskSettings, task_of
-from reread.training.embedding import EmbeddingDataset, EmbeddingObjective, vectors
+from reread.training.embedding import EmbeddingDataset, EncoderEmbedding, LearnedEmbedding, vectors
+from reread.training.exchange.sentence_transformers import POOLING, pooling_of
 from reread.training.filling import Fill, fill_masks, framed_tokenizer
 from reread.training.models.build import model_config
 from reread.training.models.spec import ModelSpec
@@ -36,6 +38,10 @@ from reread.training.run.model import read_run_model
 from reread.training.run.restore import restore_model
 from reread.training.trainer import local_device
 
+log = logging.getLogger("reread")
+
+READ_BY = ("pooling", "sequence_length", "step", "longest", "predict", "retrospective")
+"""Settings of `task` by which a model that learned vectors makes them."""
 LONGEST_WINDOW = 512
 """Tokens of a window of `embed` where positions do not end."""
 
@@ -147,7 +153,8 @@ class Reader:
     def embed(
         self, texts: Text | Sequence[Text], *, length: int | None = None, batch_size: int = 32
     ) -> NDArray[np.float32]:
-        """A vector [D] of a text, or [n, D] of several: the mean of the last layer's states of its tokens.
+        """A vector [D] of a text, or [n, D] of several: the mean of the last layer's states of its tokens, special
+        ones too, as sentence-transformers computes it; or what a model that learned vectors (`embed`) was trained with.
 
         A text longer than a window (length: its tokens; by default as many as the model has positions, and at most 512
         where they do not end) is read in windows side by side; a model with memory reads it twice, segment by segment.
@@ -171,6 +178,12 @@ class Reader:
             "sequence_length": self._window,
             "retrospective": bool(getattr(self.model.config, "slots", 0)),
         }
+        learned = getattr(self.model.config, "task", None) or {}
+        if learned.get("kind") == "embed":
+            values |= {name: learned[name] for name in READ_BY if name in learned}
+        elif "pooling" not in task and (pooling := pooling_of(self.folder)):
+            log.info("%s: pooled by %s, as its %s says", self.folder, pooling, POOLING)
+            values["pooling"] = pooling
         data = ClassifySettings.parse({**values, **task}, "embed")
         longest = self._spec.longest(self.model.config)
         if longest is not None and data.sequence_length > longest:
@@ -199,7 +212,8 @@ class Reader:
         model = {"type": self._spec.name}
         settings = TrainSettings.parse({**values, "model": model, "data": data.model_dump(mode="json")}, "embed")
         dataset = EmbeddingDataset(data, 0, examples)  # type: ignore[arg-type]
-        objective = EmbeddingObjective(self.model, settings, self._mesh, dataset)
+        kind = LearnedEmbedding if self.objective == "embed" else EncoderEmbedding
+        objective = kind(self.model, settings, self._mesh, dataset)
         step = part or len(examples)
         for first in range(begin, len(examples), step):
             yield vectors(self._found(objective, dataset, np.arange(first, min(first + step, len(examples)))))

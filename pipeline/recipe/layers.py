@@ -19,6 +19,8 @@ log = logging.getLogger("reread")
 BUILT_IN = Path(__file__).parents[1] / "recipes"
 FINETUNING = BUILT_IN / "finetune"
 """The recipes of `reread finetune`."""
+SUITES = BUILT_IN / "suite"
+"""The recipes that score a model on the tasks of a benchmark (`reread run`)."""
 PACKAGE = BUILT_IN.parents[1]
 SAMPLES = BUILT_IN.parent / "sample"
 TASK = "task"
@@ -60,6 +62,11 @@ def available_recipes() -> list[str]:
 def finetuning_recipes() -> list[str]:
     """The built-in recipes of `reread finetune`."""
     return sorted(path.stem for path in FINETUNING.glob("*.yaml"))
+
+
+def suite_recipes() -> list[str]:
+    """The built-in suites."""
+    return sorted(path.stem for path in SUITES.glob("*.yaml"))
 
 
 def recipe_layers(recipe: str, scale: str | None = None) -> list[tuple[str, dict[str, Any]]]:
@@ -136,7 +143,7 @@ def _not_there(recipe: str) -> UserError:
     is_path = path.suffix in (".yaml", ".yml") or "/" in recipe
     known = {one.stem: str(one) for one in path.parent.glob("*.y*ml")}
     if not is_path:
-        known |= {name: name for name in [*available_recipes(), *finetuning_recipes()]}
+        known |= {name: name for name in [*available_recipes(), *suite_recipes(), *finetuning_recipes()]}
     near = " or ".join(f"`{known[name]}`" for name in close_to(path.stem, known)[:3])
     what = "no such file" if is_path else "no built-in recipe; `reread recipes` lists them, and files end in .yaml"
     return UserError(f"recipe {recipe}: {what}{near and f'; did you mean {near}?'}")
@@ -144,7 +151,7 @@ def _not_there(recipe: str) -> UserError:
 
 def _resolve(values: dict[str, Any], path: Path) -> None:
     """Expand abbreviations in the values of the file at `path`: paths relative to it, samples, the section `task`."""
-    if path.parent == BUILT_IN:
+    if path.parent in (BUILT_IN, SUITES):
         _find_samples(values)
     start = values.get("start")
     if isinstance(start, dict) and start.get("recipe") is not None:
@@ -163,7 +170,8 @@ def _resolve(values: dict[str, Any], path: Path) -> None:
 
 def _built_in(name: str) -> Path:
     """The file of a built-in recipe, which may not exist."""
-    return (FINETUNING if name in finetuning_recipes() else BUILT_IN) / f"{name}.yaml"
+    folder = FINETUNING if name in finetuning_recipes() else SUITES if name in suite_recipes() else BUILT_IN
+    return folder / f"{name}.yaml"
 
 
 def values_of(path: Path) -> dict[str, Any]:
@@ -214,5 +222,5 @@ def merge(base: dict[str, Any], values: dict[str, Any], section: str = "") -> di
 def in_other_unit(section: str, name: str) -> str | None:
     """The field that says in tokens what the field `name` of a section says in rows or steps, or the other way round; a
     later one of the two replaces an earlier other one."""
-    fields = IN_TOKENS.get(section, {})
+    fields = {tokens: becomes for (owner, tokens), becomes in IN_TOKENS.items() if owner == section}
     return {**fields, **{becomes: tokens for tokens, becomes in fields.items()}}.get(name)

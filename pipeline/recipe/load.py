@@ -29,7 +29,7 @@ from reread.preprocessing.files import write_atomically
 from reread.preprocessing.settings import Settings
 from reread.training.config import TrainSettings
 from reread.training.exchange.hub import hub_name
-from reread.training.run.files import RUNS, RunFile, checkpoint_steps
+from reread.training.run.files import RUNS, RunFile, checkpoint_steps, read_mapping
 
 log = logging.getLogger("reread")
 
@@ -192,7 +192,8 @@ def _assign(values: dict[str, Any], path: list[str], value: Any, override: str, 
 
 
 def recipe_of(run: Path, overrides: Sequence[str] = (), step: int | None = None) -> Recipe:
-    """The recipe that a run was last started with, with overrides; a task is read with the run's own tokenizer.
+    """The recipe that a run was last started with, with overrides; a task is read with the run's own tokenizer
+    and with what was chosen for it on dev.
 
     Of a run with phases it is that of the phase that made the checkpoint of `step`, by default the last one."""
     path, named = RunFile.RECIPE.of(run), RUNS / run
@@ -205,7 +206,7 @@ def recipe_of(run: Path, overrides: Sequence[str] = (), step: int | None = None)
         last = max(checkpoint_steps(run), default=0)
         values |= {"train": phase_at(recipe, last if step is None else step).model_dump(mode="json"), "phases": []}
     if fine_tunes(values):
-        values["train"]["data"]["tokenizer"] = str(RunFile.MODEL.of(run))
+        values["train"]["data"] |= {**read_mapping(RunFile.CHOSEN.of(run)), "tokenizer": str(RunFile.MODEL.of(run))}
     override_learned(values, overrides)
     return Recipe.parse(values, str(path))
 

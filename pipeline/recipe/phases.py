@@ -44,6 +44,7 @@ def with_phases(values: dict[str, Any], where: str) -> dict[str, Any]:
         if becomes != "global_batch":
             name = ".".join(path)
             raise UserError(f"{where}: train.{name}: how many tokens a step has is up to the phase; give {name} there")
+    stated = [*stated[:1], *(_after_others(one, train, f"{where}: phase {n}") for n, one in enumerate(stated[1:], 2))]
     lengths = [_steps_of(phase, train, f"{where}: phase {number}") for number, phase in enumerate(stated, 1)]
     steps = sum(lengths)
     if train.get("steps") not in (None, steps):
@@ -69,8 +70,8 @@ def with_phases(values: dict[str, Any], where: str) -> dict[str, Any]:
 def say_counts(where: str, stated: dict[str, Any], read: TrainSettings) -> None:
     """Log the rows and steps that became of the tokens in `stated` values of `train`."""
     for path, becomes, tokens in given_in_tokens(stated):
-        owner = read.schedule if path[0] == "schedule" else read
-        of_step = f"{read.global_batch:,} rows of {read.data.sequence_length:,} tokens"
+        owner = read if len(path) == 1 else getattr(read, path[0])
+        of_step = f"{read.batch} rows of {read.data.sequence_length:,} tokens"
         count = of_step if becomes == "global_batch" else f"{getattr(owner, becomes):,} steps of {of_step}"
         section = ".".join((where, *path[:-1]))
         _say(f"{section}.{becomes}", count, f"{section}.{path[-1]}", f"{math.ceil(float(tokens)):,}")
@@ -98,7 +99,7 @@ def phases_of(recipe: Recipe) -> list[TrainSettings]:
         schedule = {**values["schedule"], "ends": values["schedule"]["ends"] or (ends if ends > last else None)}
         where = f"recipe {recipe.name}: phase {number}"
         phase = _checked({**values, **beginning, "steps": last, "schedule": schedule}, where)
-        if phase.schedule.restart and (fault := phase.schedule.longer_than(phase.schedule_ends - first)):
+        if phase.schedule.restart and (fault := phase.too_long_for(phase.schedule_ends - first)):
             raise UserError(f"{where}: {fault}")
         phases.append(phase)
     return phases
@@ -127,12 +128,24 @@ def check_vocabularies(recipe: Recipe) -> None:
                 )
 
 
+def _after_others(phase: dict[str, Any], train: dict[str, Any], where: str) -> dict[str, Any]:
+    """A later phase: its batch has grown already, unless its schedule restarts. Raises `UserError` if it is to grow."""
+    if value_at(merge(train, phase, "train"), ("schedule", "restart")):
+        return phase
+    if phase.get("batch_warmup") is not None:
+        raise UserError(
+            f"{where}: batch_warmup: a batch grows as a schedule begins; set schedule.restart: true in this phase, or "
+            "give batch_warmup in the first"
+        )
+    return phase if train.get("batch_warmup") is None else {**phase, "batch_warmup": None}
+
+
 def _steps_of(phase: dict[str, Any], train: dict[str, Any], where: str) -> int:
     """The steps of a phase. Raises `UserError` for what it cannot set, and without their number."""
     Recipe.check_keys({"name": "phase", "train": merge(train, phase, "train")}, where)
     steps = phase.get("steps")
     if phase.get("tokens") is not None:  # the schedule is of the whole run
-        steps = _checked({**merge(train, phase, "train"), "schedule": {}}, where).steps
+        steps = _checked({**merge(train, phase, "train"), "schedule": {"warmup_steps": 1}}, where).steps
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise UserError(f"{where}: steps: give the phase its own number of steps, from 1 on (got {steps!r})")
     for name in FIXED:

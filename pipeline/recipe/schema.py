@@ -1,10 +1,11 @@
 """The sections of a recipe and their typed settings."""
 
+import math
 import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from reread.pipeline.recipe.slurm import SlurmSettings
 from reread.preprocessing.config import OneOrMore, PreprocessSettings
@@ -71,6 +72,27 @@ class WordStart(Settings):
     """A text file of word vectors by GloVe, fastText or word2vec, which the words of the vocabulary begin with."""
 
 
+_NOT_IN_A_GRID = ("name", "finetune.grid", "finetune.seeds", "finetune.folds", "finetune.fold", "train.seed", "seed")
+
+
+def _flat(grid: Any, section: str = "") -> Any:
+    """Lists by dotted names, of sections as the command line makes them (`finetune.grid.optimizer.eps=[1, 2]`)."""
+    if not isinstance(grid, dict):
+        return grid
+    flat: dict[str, Any] = {}
+    for key, value in grid.items():
+        name = f"{section}{key}"
+        if name in _NOT_IN_A_GRID:
+            raise ValueError(f"`{name}` is no setting that points of a grid differ in; leave it out")
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{name}.")
+        elif isinstance(value, list):
+            flat[name] = value
+        else:
+            raise ValueError(f"`{name}` has one value; give a list of those to try, such as [2.0e-5, 3.0e-5]")
+    return flat
+
+
 class Finetuning(Settings):
     """How long `reread finetune` trains, in epochs; it computes the steps of `train` from the examples."""
 
@@ -82,6 +104,21 @@ class Finetuning(Settings):
     """Evaluations in each epoch; after each of them the best checkpoint so far is kept."""
     seeds: int = Field(default=1, ge=1, le=10_000)
     """Number of runs, with seeds train.seed, train.seed + 1, ...; mean and standard deviation are printed."""
+    grid: Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], BeforeValidator(_flat)] = {}
+    """Settings of `train`, `task` or `finetune`, each with the values to try: `{optimizer.learning_rate: [2.0e-5,
+    3.0e-5], global_batch: [16, 32]}`. Each combination is trained with the first seed, the one with the best `best_by`
+    on dev is trained with the other seeds, too, and it alone is scored on the test examples."""
+    folds: int | None = Field(default=None, ge=2, le=1000)
+    """Number of parts of the training examples for cross-validation, each of which is the test of one run; null: none.
+    The part after it chooses the checkpoint, unless `task.dev` is given, and the others are learned from. Labels are
+    spread evenly over the parts, and equal examples are in the same one."""
+    fold: int | None = Field(default=None, ge=1, le=1000)
+    """The one of `folds` that is trained, counted from 1; null: all, as runs NAME-fold1, NAME-fold2, ..."""
+    fold_seed: int = Field(default=0, ge=0, lt=1 << 63)
+    """Another number divides the examples into other folds; the seeds of training leave them as they are."""
+    group: str | None = Field(default=None, min_length=1)
+    """The field of the training file whose values are each in one of the `folds`, such as an author or a site; null:
+    `group` or `question_id`, where the file has one."""
     words: WordStart | None = None
     """What a model begins as where `init` names none, a model of whole words from random weights; null: `init` is
     needed."""
@@ -90,6 +127,21 @@ class Finetuning(Settings):
     published_sizes: list[int] = []
     """Number of examples of each held-out file that the `published` scores were measured on. The scores are shown if a
     scored file has as many examples, or up to a tenth fewer, since faulty ones may be left out; empty: always."""
+
+    @property
+    def runs(self) -> int:
+        """The number of runs: of each fold, those of all points with the first seed, and of one with the others."""
+        return (math.prod(map(len, self.grid.values())) + self.seeds - 1) * (
+            self.folds or 1 if self.fold is None else 1
+        )
+
+    @model_validator(mode="after")
+    def _one_of_the_folds(self) -> "Finetuning":
+        if self.fold is not None and (self.folds is None or self.fold > self.folds):
+            raise ValueError(f"fold is {self.fold}, and folds {self.folds or 'is not given'}; give one of the folds")
+        if self.group is not None and self.folds is None:
+            raise ValueError("group keeps examples in one of the folds; give folds, too")
+        return self
 
 
 class Following(Settings):
@@ -154,6 +206,8 @@ class Recipe(Settings):
     finetune: Finetuning | None = None
     then: list[Following] = []
     """Tasks that `reread run` fine-tunes the model for after pretraining, each in runs/<name>-<that recipe's name>."""
+    mean: bool = False
+    """Whether the table of `then` beside the papers' ends with the mean over its tasks."""
     tasks: Path = Path("tasks")
     """The folder of the labelled data that `then` names by `train` and `dev`."""
     published: list[Published] = []

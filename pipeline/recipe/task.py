@@ -1,4 +1,4 @@
-"""The recipe of a fine-tuning, completed from its model and its examples, and its runs, one for each seed."""
+"""The recipe of a fine-tuning, completed from its model and its examples."""
 
 import json
 import logging
@@ -6,19 +6,23 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from hashlib import md5
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from reread.pipeline.recipe.layers import fine_tunes
 from reread.pipeline.recipe.load import recipe_values
-from reread.pipeline.recipe.schema import Recipe, Start, WordStart, task_section, train_section
+from reread.pipeline.recipe.repeats import first_runs
+from reread.pipeline.recipe.schema import Finetuning, Recipe, Start, WordStart, task_section, train_section
 from reread.preprocessing.arrays import only_process
 from reread.preprocessing.errors import UserError, writing
+from reread.preprocessing.labelled.folds import Fold, fold_files
 from reread.preprocessing.labelled.mapped import fingerprint_of
 from reread.preprocessing.labelled.splits import check_labels, labels_of
 from reread.preprocessing.tokens.base import read_backend, with_tokens
 from reread.training.data.kinds import KINDS
 from reread.training.data.tasks.examples import examples_of
+from reread.training.data.tasks.settings import TaskSettings
 from reread.training.exchange.hub import HubName, fetch, hub_name, not_looked_for
 from reread.training.models import MODELS, model_spec
 from reread.training.parallel.process import this_process
@@ -38,20 +42,9 @@ _WORDS_MADE_BY = 1
 FOLLOWS = frozenset(
     ["steps", "model", "validate_every", "checkpoint", "best_by", "activation_checkpointing", "schedule.warmup_steps"]
     + [f"data.{name}" for name in ("tokenizer", "frame", "labels", "sequence_length", "split", "choices", "pairs")]
-    + ["data.characters"]
+    + ["data.characters", "data.measure"]
 )
 """Fields of `train` that `finetune_recipe` computes from the model and the examples where the recipe has none."""
-
-
-def seed_runs(recipe: Recipe, overrides: list[str]) -> list[tuple[str, list[str]]]:
-    """The name of each seed's run, and its overrides."""
-    assert recipe.finetune is not None
-    seeds, first = recipe.finetune.seeds, train_section(recipe).seed
-    runs = [recipe.name] if seeds == 1 else [f"{recipe.name}-seed{first + number}" for number in range(seeds)]
-    return [
-        (run, [*overrides, f"train.seed={first + number}", f"name={run}", "finetune.seeds=1"])
-        for number, run in enumerate(runs)
-    ]
 
 
 def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None = None) -> Recipe:
@@ -72,8 +65,7 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
         )
     Recipe.check_keys(values, f"recipe {name}")
     train, task = values["train"], values["train"]["data"]
-    if "train" not in task:
-        raise UserError(f"recipe {name}: task.train: the file of training examples; give task.train=FILE")
+    _settle_files(name, finetuning, task)
     if not isinstance(given := train.get("model", {}), dict):
         raise UserError(f"recipe {name}: train.model: a section with keys, for example model.classifier_dropout=0")
     if (model_to_fetch := _to_fetch(values)) is not None:
@@ -89,7 +81,7 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
         model = str(train_section(pretraining).model.get("type", ""))
     else:
         assert folder is not None
-        model = _type_of(folder)
+        model = _type_in(folder, name, given)
     filled = {
         "steps": 0,
         "global_batch": 32,
@@ -102,11 +94,10 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
     parsed = Recipe.parse({**values, "train": filled}, f"recipe {name}")
     settings, data = train_section(parsed), task_section(parsed)
     examples, held_out = (examples_of(data, split) for split in ("train", "validation"))
-    stated = data.labels
-    labels = filled["data"]["labels"] = stated or labels_of(examples)
-    filled["data"] |= data.found_in(examples)
-    for of_split in (examples, *(examples_of(one, "validation") for one in data.splits.values())):
-        check_labels(labels, of_split, bool(stated))
+    found = data.found_in(examples)
+    filled["data"] |= found
+    data = data.model_copy(update=found)
+    filled["data"]["labels"] = _known_labels(data, examples, finetuning.folds is not None)
     # What follows imports torch, which takes seconds: mistakes in files are found before.
     if words is not None:
         init, folder = _start_of_words(words, data.kind, examples, given, settings.seed, run)
@@ -131,6 +122,46 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
         "schedule": {"warmup_steps": round(finetuning.warmup_share * steps), **train.get("schedule", {})},
     }
     return Recipe.parse({**values, "train": filled}, f"recipe {name}")
+
+
+def _known_labels(data: TaskSettings, train: Sequence[Any], divided: bool) -> list[str]:
+    """The labels of a task: as stated, or of the training examples, of a `divided` file those of all its parts.
+
+    Raises `UserError` for an example without a label, and for one with another label."""
+    others = [examples_of(one, "validation") for one in data.splits.values()]
+    labels = data.labels or labels_of([*chain(train, *others)] if divided else train)
+    for of_split in (train, *others):
+        check_labels(labels, of_split, bool(data.labels))
+    return labels
+
+
+def _settle_files(name: str, finetuning: Finetuning, task: dict[str, Any]) -> None:
+    """Take the files of a fold, if there are folds. Raises `UserError` for files that are not given."""
+    if "train" not in task:
+        raise UserError(f"recipe {name}: task.train: the file of training examples; give task.train=FILE")
+    if finetuning.folds is not None:
+        _take_fold(finetuning, task)
+    if finetuning.grid and task.get("dev") is None:
+        raise UserError(f"recipe {name}: finetune.grid: its points are compared on task.dev; give task.dev=FILE")
+
+
+def _take_fold(finetuning: Finetuning, task: dict[str, Any]) -> None:
+    """Set the files of a task to those of its fold, to the first one's where all folds are asked for; a test that is
+    null stays so."""
+    assert finetuning.folds is not None
+    if task.get("test") is not None:
+        raise UserError(
+            "finetune.folds: each fold is the test of a run, and task.test is given, too; set one of them to null"
+        )
+    columns = {str(field): str(column) for field, column in (task.get("columns") or {}).items()}
+    stratify = task.get("kind") == "classify" and task.get("answer", "one") == "one"
+    of_file = Path(str(task["train"])), str(task["kind"]), task.get("format"), columns
+    fold = Fold(*of_file, finetuning.folds, finetuning.fold or 1, finetuning.group, stratify, finetuning.fold_seed)
+    found = fold_files(fold, RUNS / ".folds", task.get("dev") is not None)
+    task |= {"train": str(found.train), "dev": str(found.dev or task["dev"])}
+    task.setdefault("test", str(found.test))
+    if found.is_our_form:
+        task |= {"format": None, "columns": {}}
 
 
 def _start_of_words(
@@ -163,6 +194,17 @@ def _stated_type(name: str, model: dict[str, Any]) -> str:
     if "type" not in model:
         raise UserError(f"recipe {name}: finetune.words makes a new model; say which by model.type, such as ran")
     return str(model["type"])
+
+
+def _type_in(folder: Path, name: str, model: dict[str, Any]) -> str:
+    """As `_type_of`. Raises `UserError` for another one than recipe `name` states in its `model`."""
+    found = _type_of(folder)
+    if (stated := model.get("type", found)) != found:
+        raise UserError(
+            f"init: {folder} holds a model of type {found}, but recipe {name} is for {stated} (train.model.type); if "
+            f"it can become one, `reread convert {folder} OUT --model {stated}` makes it, and init=OUT"
+        )
+    return found
 
 
 def _reads_characters(given: dict[str, Any], folder: Path | None) -> bool:
@@ -199,7 +241,7 @@ def _to_fetch(values: dict[str, Any]) -> HubName | None:
 
 def export_missing(recipe: Recipe) -> bool:
     init = train_section(recipe).init
-    begun = all(has_checkpoints(RUNS / run) for run, _ in seed_runs(recipe, []))
+    begun = all(has_checkpoints(RUNS / run.name) for run in first_runs(recipe, []))
     return not begun and init is not None and not (init / "config.json").exists() and has_checkpoints(init.parent)
 
 

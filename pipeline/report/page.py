@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from reread.pipeline.display.scores import print_wide
+from reread.pipeline.display.terminal import print_wide
 from reread.pipeline.report import curves, tables
 from reread.pipeline.report.corpus import SOURCE_COLUMNS, corpus_views
 from reread.pipeline.report.figures import title_of

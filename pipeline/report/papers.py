@@ -1,5 +1,7 @@
 """The paper's table beside ours: a column for each score of the pretrained model and of the tasks of `then`."""
 
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,13 +10,21 @@ from rich.table import Table
 
 from reread.pipeline.display.scores import best, means, published_for, read_scores
 from reread.pipeline.recipe.load import recipe_of, recipe_values
-from reread.pipeline.recipe.schema import Finetuning, Following, Published, task_section
+from reread.pipeline.recipe.schema import Finetuning, Following, Published, Recipe, task_section
 from reread.pipeline.recipe.then import following_run, missing_data, task_files
 from reread.pipeline.report.runs import Run
 from reread.preprocessing.errors import UserError
 from reread.training.run.metrics import read_mistakes
 
 SPLITS = "(dev): the examples that choose the checkpoint; (test): others. A paper's row without either names no split."
+
+
+MEAN = (
+    "mean: over the tasks of a row that have scores of ours, of which it counts (N); of a task with several columns "
+    "their mean counts, of correlations 100 times their value."
+)
+CORRELATIONS = ("pearson", "spearman")
+"""Scores from -1 to 1."""
 
 
 class PaperTable(NamedTuple):
@@ -55,27 +65,34 @@ class _Row(NamedTuple):
 
 
 def paper_table(run: Run) -> PaperTable | None:
-    """The table of a run whose recipe has `published` figures or goes on to tasks; None for others.
+    """`published_table` of a run, with its own figures of held-out text."""
+    return published_table(run.recipe, run.folder.parent, _evaluated(run))
+
+
+def published_table(recipe: Recipe, runs: Path, evaluated: Mapping[str, str] = {}) -> PaperTable | None:
+    """The table of a recipe that has `published` figures or goes on to tasks, whose runs are in the folder `runs`; None
+    for others. `evaluated` are the figures of held-out text beside the former.
 
     A task without scores has the paper's alone, and one that was scored on other data than the paper's has ours alone.
     A score that the paper lacks has a column if the task has no other. Fine-tunings of one task share its columns.
     """
-    published = run.recipe.published
-    columns = _columns("held-out text", published, {_Row("dev"): _evaluated(run)} if published else {}, published)
+    published = recipe.published
+    columns = _columns("held-out text", published, {_Row("dev"): dict(evaluated)} if published else {}, published)
     of_task: dict[tuple[str, str], _Column] = {}
     without, steps = [], []
-    for one in run.recipe.then:
+    for one in recipe.then:
         try:
             values = recipe_values(one.recipe, one.overrides, "train")
             finetuning = Finetuning.parse(values.get("finetune", {}), one.recipe)
-            children, measured = read_scores(run.folder.parent, following_run(run.recipe, one))
+            children, measured = read_scores(runs, following_run(recipe, one))
             counts = _scored(children[0]) if children else {}
         except UserError as error:
             without.append(f"{one.recipe}: not shown ({error})")
             continue
         steps.append(f"{_task(one)} {values['train'].get('global_batch', 'by tokens')}")
         ours = {_Row(split, one.row): means(seeds) for split, seeds in measured.items()}
-        ours |= {_Row(split, one.row, True): best(seeds) for split, seeds in measured.items() if len(seeds) > 1}
+        if not finetuning.folds:
+            ours |= {_Row(split, one.row, True): best(seeds) for split, seeds in measured.items() if len(seeds) > 1}
         published, reason = published_for(finetuning, counts) if children else (finetuning.published, "")
         for column in _columns(_task(one), finetuning.published, ours, published):
             if (key := (str(one.train) if one.row else column.task, column.score)) in of_task:
@@ -85,25 +102,40 @@ def paper_table(run: Run) -> PaperTable | None:
         if reason:
             without.append(f"{one.recipe}: {reason}")
         if not children:
-            without.append(f"{one.recipe}: {missing_data(one, task_files(run.recipe, one)) or 'not fine-tuned yet'}")
-        elif len(children) < finetuning.seeds:
-            without.append(f"{one.recipe}: {len(children)} of {finetuning.seeds} seeds")
+            without.append(f"{one.recipe}: {missing_data(one, task_files(recipe, one)) or 'not fine-tuned yet'}")
+        elif len(children) < (whole := finetuning.seeds * (finetuning.folds or 1)):
+            without.append(f"{one.recipe}: {len(children)} of {whole} {'runs' if finetuning.folds else 'seeds'}")
     columns += of_task.values()
     if not columns and not without:
         return None
     models = dict.fromkeys(row.model for column in columns for row in column.published)
     notes = list(dict.fromkeys(row.differs for column in columns for row in column.published if row.differs))
-    forms = list(dict.fromkeys(one.row for one in run.recipe.then)) or [""]
+    forms = list(dict.fromkeys(one.row for one in recipe.then)) or [""]
     found = {_Row("dev", forms[0]), *(row for column in columns for row in column.ours)}
     ours_rows = sorted(found, key=lambda row: (row.split, forms.index(row.form) if row.form in forms else -1, row.best))
     rows = [
-        (str(row) if run.recipe.then else "ours", [column.ours.get(row, "-") for column in columns])
-        for row in ours_rows
+        (str(row) if recipe.then else "ours", [column.ours.get(row, "-") for column in columns]) for row in ours_rows
     ]
     rows += [(model, [_cell(column, model, notes) for column in columns]) for model in models]
+    names = [f"{column.task}, {column.score}" for column in columns]
     explained = [SPLITS, f"Examples of a step of ours: {', '.join(steps)}."] if steps else []
+    if recipe.mean:
+        ours_tasks = [column for column in columns if column.ours]
+        rows = [(name, [*cells, _mean(columns, ours_tasks or columns, cells)]) for name, cells in rows]
+        names, explained = [*names, "mean, tasks"], [*explained, MEAN]
     numbered = [f"[{number}] {note}" for number, note in enumerate(notes, 1)]
-    return PaperTable([f"{column.task}, {column.score}" for column in columns], rows, [*numbered, *explained, *without])
+    return PaperTable(names, rows, [*numbered, *explained, *without])
+
+
+def _mean(columns: Sequence[_Column], counted: Sequence[_Column], cells: Sequence[str]) -> str:
+    """The mean over the tasks of a row's cells, of those columns that are `counted`, and the number of these tasks."""
+    of_task: dict[str, list[float]] = {}
+    for column, cell in zip(columns, cells, strict=True):
+        if column in counted and cell != "-":
+            factor = 100 if column.score in CORRELATIONS else 1
+            of_task.setdefault(column.task, []).append(factor * float(cell.split()[0]))
+    means = [statistics.fmean(values) for values in of_task.values()]
+    return f"{statistics.fmean(means):.2f} ({len(means)})" if means else "-"
 
 
 def as_text(table: PaperTable, title: str) -> Table:

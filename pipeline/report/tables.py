@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reread.pipeline.display.scores import means, read_scores
+from reread.pipeline.display.grid import is_chosen, read_grid
+from reread.pipeline.display.scores import means, read_scores, repeats_of
 from reread.pipeline.recipe.values import read_values
 from reread.pipeline.report.curves import duration
 from reread.pipeline.report.drawing import short
@@ -14,6 +15,7 @@ from reread.pipeline.report.figures import title_of
 from reread.pipeline.report.runs import HELD_OUT, Run
 from reread.preprocessing.errors import UserError
 from reread.training.run.files import RunFile
+from reread.training.scoring.task_scores import formatted
 
 
 class Scores(NamedTuple):
@@ -87,13 +89,29 @@ def finetunings(runs: Sequence[Run]) -> list[Scores]:
     rows = []
     for parent in dict.fromkeys(folder.parent for folder in folders):
         for name in dict.fromkeys(
-            re.sub(r"-seed\d+$", "", path.parent.name) for path in sorted(parent.glob(f"*/{RunFile.SCORES.path}"))
+            re.sub(r"(-fold\d+)?(-point\d+)?(-seed\d+)?$", "", path.parent.name)
+            for path in sorted(parent.glob(f"*/{RunFile.SCORES.path}"))
         ):
             children, splits = read_scores(parent, name)
             started = _start(children[0]) if children else None
             if started in folders or any(child in folders for child in children):
-                rows += [_row(name, split, seeds, started) for split, seeds in splits.items()]
+                rows += [_row(name, split, seeds, started, children) for split, seeds in splits.items()]
+                rows += _points(parent, name)
     return rows
+
+
+def _points(parent: Path, name: str) -> list[Scores]:
+    """The points of the grid of a fine-tuning, or of its folds' grids, with their scores on dev."""
+    found = []
+    for path in sorted(parent.glob(f"{name}*-grid.json")):
+        fold = path.name.removesuffix("-grid.json")
+        if re.fullmatch(rf"{re.escape(name)}(-fold\d+)?", fold):
+            grid = read_grid(parent, fold)
+            for point in grid.points:
+                chosen = ", chosen" if is_chosen(grid, point) else ""
+                shown = {score: formatted(score, value) for score, value in point.scores.items()}
+                found.append(Scores(f"{point.run} (grid, dev)", f"{' '.join(point.settings)}{chosen}", shown))
+    return found
 
 
 def _start(child: Path) -> Path | None:
@@ -108,7 +126,9 @@ def _start(child: Path) -> Path | None:
     return found.parent if found.name == RunFile.EXPORT.path else found
 
 
-def _row(name: str, split: str, measured: list[dict[str, float]], started: Path | None) -> Scores:
-    seeds = f"{len(measured)} seeds" if len(measured) > 1 else "one seed"
+def _row(
+    name: str, split: str, measured: list[dict[str, float]], started: Path | None, children: Sequence[Path]
+) -> Scores:
+    seeds = repeats_of(children)
     name = name if split == "dev" else f"{name} ({split})"
     return Scores(name, f"{seeds}, from {started.name}" if started else seeds, means(measured))

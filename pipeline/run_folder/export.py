@@ -20,15 +20,19 @@ def export(
     step: int | None = None,
     overrides: Sequence[str] = (),
     average: str | None = None,
+    *,
+    onnx: bool = False,
+    int8: bool = False,
 ) -> Path:
     """Write the Hugging Face folder of a run's checkpoint, or the `average` of several, by default RUN/export, and
-    return it."""
+    return it; `onnx` and `int8` as in `export_run`."""
     recipe = recipe_of(run, overrides, step)  # before torch and transformers are imported, which takes seconds
     from reread.training.exchange.run_export import export_run
 
     folder = output or RunFile.EXPORT.of(run)
     with writing(folder):
-        export_run(run, folder, train_section(recipe), recipe.examples, step, _known(recipe), average)
+        settings, known = train_section(recipe), _known(recipe)
+        export_run(run, folder, settings, recipe.examples, step, known, average, onnx=onnx, int8=int8)
     log.info("exported to %s", folder)
     return folder
 

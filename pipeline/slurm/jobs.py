@@ -108,9 +108,10 @@ def evaluation_job(settings: SlurmSettings, run: str) -> Job:
     return Job(run, "evaluate", "evaluate", [f"runs/{run}"], settings, _one_gpu(settings), {"export": "afterok"})
 
 
-def report_job(settings: SlurmSettings, run: str, scored: list[Job]) -> Job:
-    """The job that writes the report after the jobs that compute scores have ended, even if some of them failed."""
-    after = {"export": "afterok", **{job.name: "afterany" for job in scored}}
+def report_job(settings: SlurmSettings, run: str, scored: list[Job], after: dict[str, str]) -> Job:
+    """The job that writes the report after those of `after`, and after the jobs that compute scores have ended, even if
+    some of them failed."""
+    after = {**after, **{job.name: "afterany" for job in scored}}
     return Job(run, "report", "report", [f"runs/{run}"], settings, _small(settings), after)
 
 

@@ -4,15 +4,18 @@ import logging
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from reread.pipeline.recipe.check import check_model, check_same_run, check_train
-from reread.pipeline.recipe.load import load_recipe
+from reread.pipeline.recipe.load import load_recipe, write_recipe
 from reread.pipeline.recipe.phases import phases_of
+from reread.pipeline.recipe.repeats import first_runs, folds_of, of_recipe
 from reread.pipeline.recipe.schema import Recipe, train_section
 from reread.pipeline.recipe.slurm import SlurmSettings, finetuning_settings, site_settings
 from reread.pipeline.recipe.start import missing_start, start_recipe, start_weights
-from reread.pipeline.recipe.task import export_missing, fetch_init, finetune_recipe, seed_runs
-from reread.pipeline.recipe.then import following
+from reread.pipeline.recipe.suite import suite_of
+from reread.pipeline.recipe.task import export_missing, fetch_init, finetune_recipe
+from reread.pipeline.recipe.then import FollowingRecipe, following
 from reread.pipeline.slurm.jobs import (
     Element,
     Job,
@@ -29,7 +32,7 @@ from reread.pipeline.slurm.jobs import (
 from reread.pipeline.slurm.scripts import SCRIPTS, in_order, render, submit_script
 from reread.preprocessing.config import PreprocessSettings
 from reread.preprocessing.corpus import Manifest
-from reread.preprocessing.errors import UserError
+from reread.preprocessing.errors import UserError, writing
 from reread.preprocessing.execution.build import missing_stages
 from reread.preprocessing.execution.stages import Stage, stages_of
 from reread.preprocessing.files import write_atomically
@@ -48,12 +51,46 @@ def submit_recipe(name: str, overrides: list[str], site: Path | None, dry_run: b
 
     Raises `UserError` for every mistake that can be found without waiting in the queue.
     """
+    if (suite := suite_of(name, overrides)) is not None:
+        _submit_suite(suite, site, dry_run)
+        return
     recipe = load_recipe(name, overrides, "train", beneath={"slurm": site_settings(site)})
     jobs = _jobs(recipe, recipe.slurm or SlurmSettings(), [name, *overrides], dry_run)
     if not jobs:
         log.info("%s: nothing to do, the corpus is whole and the recipe trains nothing", recipe.name)
         return
     _submit_or_print(jobs, RunFile.SLURM.of(RUNS / recipe.name), dry_run)
+
+
+def _submit_suite(suite: Recipe, site: Path | None, dry_run: bool) -> None:
+    """Submit an array with a task for each run of a suite whose data exist, and a job for the table."""
+    given = suite.slurm.model_dump(exclude_unset=True) if suite.slurm else {}
+    values = {**site_settings(site), **given}
+    settings = SlurmSettings.parse(values, "slurm")
+    log.info(ONE_PROCESS)
+    scored = _finetunings(suite, values, following(suite), {})
+    if not dry_run:
+        with writing(RUNS / suite.name):
+            (RUNS / suite.name).mkdir(parents=True, exist_ok=True)
+            write_recipe(suite, RunFile.RECIPE.of(RUNS / suite.name))
+    _submit_or_print(
+        [*scored, report_job(settings, suite.name, scored, {})], RunFile.SLURM.of(RUNS / suite.name), dry_run
+    )
+
+
+def _finetunings(
+    recipe: Recipe, values: dict[str, Any], finetunings: list[FollowingRecipe], after: dict[str, str]
+) -> list[Job]:
+    """The arrays of fine-tunings that follow a recipe, and those of their scores. `values` are the recipe's settings of
+    Slurm; the arrays wait for the jobs `after`."""
+    elements = []
+    for one in finetunings:
+        own = finetuning_settings(values, one.recipe.slurm)
+        if of_recipe(one.recipe).grid:
+            log.info("%s: all points of its grid are trained in one task of the array", one.recipe.name)
+        elements += _elements(one.recipe, own, one.name, one.overrides, of_grid_together=True)
+    arrays = finetuning_arrays(recipe.name, elements, after)
+    return [*arrays, *score_arrays(arrays)]
 
 
 def submit_finetuning(name: str, overrides: list[str], site: Path | None, dry_run: bool) -> None:
@@ -121,30 +158,33 @@ def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run
         )
     jobs += _start_jobs(recipe, settings)
     jobs += training_jobs(settings, recipe.name, arguments)
-    elements = []
     if finetunings:
         log.info(ONE_PROCESS)
     if any(one.random for one in finetunings):
         log.info("then: random: with --slurm nothing is trained from random weights; `reread run` without it does so")
-    for one in finetunings:
-        own = finetuning_settings(settings.model_dump(exclude_unset=True), one.recipe.slurm)
-        elements += _elements(one.recipe, own, one.name, one.overrides)
-    scored = finetuning_arrays(recipe.name, elements, {"export": "afterok"})
-    scored += score_arrays(scored)
+    scored = _finetunings(recipe, settings.model_dump(exclude_unset=True), finetunings, {"export": "afterok"})
     if recipe.published:
         scored.append(evaluation_job(settings, recipe.name))
-    return [*jobs, *scored, report_job(settings, recipe.name, scored)] if scored else jobs
+    return [*jobs, *scored, report_job(settings, recipe.name, scored, {"export": "afterok"})] if scored else jobs
 
 
 def _elements(
-    recipe: Recipe, settings: SlurmSettings, name: str, overrides: list[str]
+    recipe: Recipe, settings: SlurmSettings, name: str, overrides: list[str], of_grid_together: bool = False
 ) -> list[tuple[SlurmSettings, Element]]:
-    """The seeds of a recipe from `finetune_recipe`, whose name on the command line and overrides are given."""
+    """The runs of a recipe from `finetune_recipe`, whose name on the command line and overrides are given; the runs of
+    a grid, of which some depend on others, are one element if they are `of_grid_together`."""
     _check_split(recipe, settings)
     train = train_section(recipe)
     micro_batch = 1 if "micro_batch" in train.automatic else train.micro_batch
     check_groups(train.global_batch, micro_batch, settings.nodes * settings.tasks // train.parallel.tensor)
-    return [(settings, Element(run, [name, *given])) for run, given in seed_runs(recipe, overrides)]
+    together = of_grid_together and of_recipe(recipe).grid
+    if together and settings.nodes * settings.tasks > 1:
+        raise UserError(
+            f"recipe {recipe.name}: finetune.grid: its points are trained one after the other by one process, and "
+            f"slurm has {settings.nodes * settings.tasks}; set slurm.nodes and slurm.tasks_per_node to 1"
+        )
+    runs = folds_of(recipe, overrides) if together else first_runs(recipe, overrides)
+    return [(settings, Element(run.name, [name, *run.overrides])) for run in runs]
 
 
 def _stages(settings: PreprocessSettings, dry_run: bool) -> list[Stage]:
@@ -190,10 +230,10 @@ def _check_split(recipe: Recipe, settings: SlurmSettings) -> None:
             f"recipe {recipe.name}: the {settings.tasks} processes of a node cannot be split into tensor groups of "
             f"{tensor}; change slurm.tasks_per_node or train.parallel.tensor"
         )
-    ranks, rows = settings.nodes * settings.tasks // tensor, min(phase.global_batch for phase in phases_of(recipe))
+    ranks, rows = settings.nodes * settings.tasks // tensor, min(phase.smallest_batch for phase in phases_of(recipe))
     if rows < ranks:
         raise UserError(
-            f"recipe {recipe.name}: train.global_batch is {rows}, fewer rows than the {ranks} "
+            f"recipe {recipe.name}: the smallest batch of train has {rows} rows, fewer than the {ranks} "
             f"data-parallel ranks of {settings.nodes} nodes; take fewer nodes or processes, or a larger batch"
         )
 

@@ -146,7 +146,7 @@ def _open(settings: PreprocessSettings, inputs: Inputs) -> Work:
     work = open_work(settings.output / WORK)
     work.words = inputs.words
     if inputs.tokenizer is not None:
-        work.tokenizer = inputs.tokenizer
+        work.given_tokenizer = inputs.tokenizer
     return work
 
 

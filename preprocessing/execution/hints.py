@@ -41,7 +41,7 @@ def warnings_of(manifest: Manifest, settings: PreprocessSettings) -> Iterator[st
 
 def warning_of_sample(work: Work) -> str | None:
     """`warning_of_unknown` for the beginnings of a few documents, to find a wrong vocabulary before hours of work."""
-    cleaner, tokenizer = work.new_cleaner(), work.tokenizer
+    cleaner, tokenizer = work.new_cleaner(), work.given_tokenizer
     tokens, characters = 0, Counter[str]()
     for part in range(0, work.parts, -(-work.parts // _SAMPLED_PARTS)):
         for document in islice(_documents(work, part), _SAMPLED_DOCUMENTS):

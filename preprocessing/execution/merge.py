@@ -61,7 +61,7 @@ def merge(work: Work) -> Manifest:
     unknown = sum((Counter(result["unknown_characters"]) for result in encoded), Counter())
     # All of it by its names in the manifest
     return Manifest.of(
-        work.tokenizer.describe(),
+        {**work.tokenizer.describe(), **work.new_rows},
         token_dtype(work.tokenizer),
         shards,
         version=format_version(work.settings.clean.simplify),
@@ -83,7 +83,9 @@ def merge(work: Work) -> Manifest:
             **sums,
             "unknown_characters": dict(sorted(unknown.items(), key=lambda item: (-item[1], item[0]))[:20]),
             "word_boundaries": work.words.description,
-            "cleaning": [name for name, value in work.settings.clean.model_dump().items() if value is True],
+            "cleaning": [
+                name for name, on in work.settings.clean.model_dump().items() if on is True and name != "as_is"
+            ],
             "cleaned": _cleaned(read),
             **({"near_duplicates": work.result("clusters", 0)} if work.settings.dedup.near else {}),
             **({"evaluation": _evaluation(work, read)} if work.settings.dedup.evaluation else {}),

@@ -37,6 +37,7 @@ def _markdown(manifest: Manifest) -> str:
         ("of them held out", f"{statistics['validation_documents']:,}"),
         ("characters", f"{statistics['characters']:,}"),
         ("tokens", f"{tokens:,}"),
+        ("tokens a character", f"{tokens / max(1, statistics['characters']):.3f}"),
         ("of them held out", _share(statistics["validation_tokens"], tokens)),
         ("words", f"{statistics['words']:,}"),
         ("Han tokens in words of several characters", _share(statistics["han_tokens_in_multi_character_words"], han)),

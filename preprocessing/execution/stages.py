@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from hashlib import md5
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zstandard
 
-from reread.preprocessing.config import PreprocessSettings
+from reread.preprocessing.config import PreprocessSettings, VocabularySettings
 from reread.preprocessing.corpus import ShardWriter
 from reread.preprocessing.execution.evaluation import Contaminated, collect_runs, find_evaluation_files
 from reread.preprocessing.execution.near import find_clusters, find_pairs, find_signatures
@@ -26,6 +27,7 @@ from reread.preprocessing.input.piece import Piece
 from reread.preprocessing.input.read import Problem, read
 from reread.preprocessing.text.dedup import later_occurrences, sort_keys, task_count
 from reread.preprocessing.tokens.encode import Encoder, batches
+from reread.preprocessing.tokens.extension import extend_by_list, extend_from_text
 from reread.preprocessing.tokens.tokenizer import Tokenizer
 from reread.preprocessing.tokens.vocabulary import train_vocabulary
 
@@ -139,27 +141,36 @@ def _find_duplicates(keys_of: str, work: Work, number: int, writer: TaskWriter) 
 
 
 def _vocabulary(work: Work, number: int, writer: TaskWriter) -> dict[str, Any]:
-    """Train a vocabulary on a sample of the deduplicated text; returns its path in the work folder."""
+    """Train a vocabulary on a sample of the deduplicated text, or extend the given one; returns its path in the work
+    folder, and the old ids of the tokens that are new."""
     settings, train = work.settings.tokenizer, work.settings.tokenizer.train
-    assert train is not None
     total = sum(result["bytes"] for result in work.part_results("read"))
-    bound = int(min(1.0, train.sample_bytes / total) * 2**32)
-    words = train.type == "words"
+    bound = int(min(1.0, (train or VocabularySettings()).sample_bytes / total) * 2**32)
+    words = train is None or train.type == "words"
 
     def sample() -> Iterator[str]:
         for part in range(work.parts):
             table = work.documents(part)
             chosen = (table["high"] & 0xFFFFFFFF) < bound  # sampled by the hash of the text
-            if words:  # a word that occurs only in held-out text must stay unknown
+            if words:  # a word that occurs only in held-out text must stay unknown, or as it is
                 chosen &= ~work.held_out(table)
             for document, text in work.survivors(part):
                 if text and chosen[document]:
                     yield text
                     advance(len(text.encode()))
 
-    folder = writer.folder / "trained"
-    path = train_vocabulary(sample(), train, settings.lowercase, folder, split_punctuation=settings.split_punctuation)
-    return {"path": str("vocabulary" / path.relative_to(writer.folder))}
+    folder, new = writer.folder / "trained", {}
+    if train is not None:
+        marks = settings.split_punctuation
+        path = train_vocabulary(sample(), train, settings.lowercase, folder, split_punctuation=marks)
+    else:
+        if isinstance(settings.extend, Path):
+            made = extend_by_list(work.given_tokenizer, settings.extend, folder)
+        else:
+            assert settings.extend is not None
+            made = extend_from_text(work.given_tokenizer, sample(), work.words, settings.extend, folder)
+        path, new = made.path, {"new": made.pieces}
+    return {"path": str("vocabulary" / path.relative_to(writer.folder)), **new}
 
 
 def _encode(work: Work, number: int, writer: TaskWriter) -> dict[str, Any]:
@@ -292,9 +303,9 @@ _STAGES = (
     ),
     Stage(
         "vocabulary",
-        "training the vocabulary",
+        "making the vocabulary",
         _vocabulary,
-        lambda settings: settings.tokenizer.train is not None,
+        lambda settings: settings.tokenizer.train is not None or settings.tokenizer.extend is not None,
         is_one_task=True,
     ),
     Stage("encode", "encoding", _encode, last_reader_of=("read", "signatures", "paragraphs")),

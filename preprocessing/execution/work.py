@@ -67,7 +67,7 @@ class Work:
     @cached_property
     def _marks(self) -> dict[str, str]:
         given = self.settings.clean.map_punctuation and self.settings.tokenizer.path
-        return marks_to_map(self.tokenizer) if given else {}
+        return marks_to_map(self.given_tokenizer) if given else {}
 
     def evaluation_runs(self, texts: Iterable[str]) -> Sequence[Match | None]:
         """[texts]: the first run of text of an evaluation set in each text; None if there is none."""
@@ -93,10 +93,24 @@ class Work:
         return WordSegmenter(self.settings.words)
 
     @cached_property
-    def tokenizer(self) -> Tokenizer:
+    def given_tokenizer(self) -> Tokenizer:
+        """The tokenizer of `tokenizer.path`, which is not None."""
         settings = self.settings.tokenizer
-        path = settings.path or self.folder / self.result("vocabulary", 0)["path"]
-        return load_tokenizer(path, settings)
+        assert settings.path is not None
+        return load_tokenizer(settings.path, settings)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the corpus, once the stage `vocabulary` is done if there is one."""
+        settings = self.settings.tokenizer
+        if settings.train is None and settings.extend is None:
+            return self.given_tokenizer
+        return load_tokenizer(self.folder / self.result("vocabulary", 0)["path"], settings)
+
+    @property
+    def new_rows(self) -> dict[str, list[list[int]]]:
+        """What the manifest says of tokens that are new in the vocabulary of `tokenizer.path`: nothing for none."""
+        return {} if self.settings.tokenizer.extend is None else {"new": self.result("vocabulary", 0)["new"]}
 
     def path(self, stage: str, number: int) -> Path:
         """The file of a task."""

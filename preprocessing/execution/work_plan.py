@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from errno import ENOLCK, ENOSYS, EOPNOTSUPP
+from hashlib import md5
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -28,6 +29,7 @@ from reread.preprocessing.execution.task_file import SUFFIX, result_of
 from reread.preprocessing.files import move, sync_folder, synced, to_json, write_atomically
 from reread.preprocessing.input.sources import InputFile, entries_of, find_files, plan_parts
 from reread.preprocessing.text.words import WordSegmenter
+from reread.preprocessing.tokens.extension import check_extensible, words_listed_in
 from reread.preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger("reread")
@@ -45,7 +47,7 @@ class Inputs(NamedTuple):
     files: list[InputFile]
     words: WordSegmenter
     tokenizer: Tokenizer | None
-    """None if the vocabulary is still to be trained."""
+    """That of `tokenizer.path`; None if the vocabulary is still to be trained."""
     identity: dict[str, Any]
     """Everything that determines the output, as JSON."""
 
@@ -65,6 +67,10 @@ def check_inputs(settings: PreprocessSettings) -> Inputs:
     values = _identifying(settings)
     if tokenizer is not None:
         values["tokenizer"]["path"] = tokenizer.describe()["fingerprint"]
+        if given.extend is not None:
+            check_extensible(tokenizer)
+    if isinstance(given.extend, Path):
+        values["tokenizer"]["extend"] = md5("\n".join(words_listed_in(given.extend)).encode()).hexdigest()
     identity = {
         "format": format_version(settings.clean.simplify),
         "settings": values,

@@ -48,7 +48,7 @@ def divide(path: Path, shares: Sequence[float], by: By, folder: Path | None = No
     source = LabelledFile(path, "classify", columns)
     try:
         records = records_of(source)
-        labels, hashes = _read(records, by)
+        labels, hashes = read_records(records, by)
         log.info("%s: %s; %s records, %s", path, records.form, f"{len(hashes):,}", _rule(by))
         numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
         kinds = np.array([numbers[label] for label in labels]) if by.label else None
@@ -61,7 +61,7 @@ def divide(path: Path, shares: Sequence[float], by: By, folder: Path | None = No
             if missing := [name for name, count in zip(PARTS, counts, strict=False) if not count[label]]:
                 log.warning("%s: label `%s` is not in %s: it has too few records", path, label, " and ".join(missing))
         targets = [_target(path, folder or path.parent, name, records.suffix) for name in PARTS[: len(shares)]]
-        _write(records, part, targets)
+        write_parts(records, part, targets)
     except DAMAGE as error:
         raise source.damaged(error) from None
     return {str(target): count for target, count in zip(targets, counts, strict=True)}
@@ -73,7 +73,7 @@ def _target(path: Path, folder: Path, part: str, suffix: str | None) -> Path:
     return folder / f"{name.stem}-{part}{name.suffix if suffix is None else suffix}"
 
 
-def _read(records: Records, by: By) -> tuple[list[str], NDArray[np.uint64]]:
+def read_records(records: Records, by: By) -> tuple[list[str], NDArray[np.uint64]]:
     """The label of each record ("" if none is asked for), and the hash of what must not be parted."""
     labels, hashes = list[str](), list[int]()
     for record in records.each():
@@ -119,12 +119,13 @@ def parts_of(hashes: NDArray[np.uint64], kinds: NDArray[np.int64] | None, shares
     return part[unit]
 
 
-def _write(records: Records, part: NDArray[np.int64], targets: Sequence[Path]) -> None:
+def write_parts(records: Records, part: NDArray[np.int64], targets: Sequence[Path]) -> None:
+    """Write each record to the target that `part` [n] says. Raises `UserError` for a target that holds others."""
     hidden = [unfinished(target) for target in targets]
     with writing(targets[0].parent):
         targets[0].parent.mkdir(parents=True, exist_ok=True)
         try:
-            _write_parts(records, part, hidden)
+            _write_open(records, part, hidden)
             for target, new in zip(targets, hidden, strict=True):
                 if target.exists() and not cmp(target, new, shallow=False):
                     raise UserError(f"{target}: exists and holds other records; delete it, or give another --out")
@@ -135,7 +136,7 @@ def _write(records: Records, part: NDArray[np.int64], targets: Sequence[Path]) -
                 new.unlink(missing_ok=True)
 
 
-def _write_parts(records: Records, part: NDArray[np.int64], paths: Sequence[Path]) -> None:
+def _write_open(records: Records, part: NDArray[np.int64], paths: Sequence[Path]) -> None:
     with ExitStack() as stack:
         files = [stack.enter_context(synced(path)) for path in paths]
         for file in files:

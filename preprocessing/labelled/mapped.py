@@ -21,6 +21,7 @@ from reread.preprocessing.labelled.tasks.answer import AnswerExample
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
 from reread.preprocessing.labelled.tasks.coreference import CoreferenceExample
+from reread.preprocessing.labelled.tasks.embed import EmbedExample
 from reread.preprocessing.labelled.tasks.generate import GenerateExample
 from reread.preprocessing.labelled.tasks.phrases import PhrasesExample
 from reread.preprocessing.labelled.tasks.rank import RankExample
@@ -30,7 +31,7 @@ EXAMPLES: dict[str, type[Example]] = {
     one.__name__: one
     for one in (
         *(ClassifyExample, TagExample, SplitExample, AnswerExample),
-        *(ChooseExample, RankExample, PhrasesExample, CoreferenceExample, GenerateExample),
+        *(ChooseExample, RankExample, PhrasesExample, CoreferenceExample, GenerateExample, EmbedExample),
     )
 }
 _RECENT, _RECENT_BYTES = 256, 1 << 26

@@ -34,8 +34,13 @@ def class_counts(examples: Sequence[Example]) -> Counter[str]:
 
 def check_labelled(examples: Sequence[Example]) -> None:
     """Raise `UserError` with the location of the first example without a label, tags or answers."""
-    if (location := summary_of(examples).unlabelled) is not None:
-        raise UserError(f"{location}: no label; label it, or leave such examples out by `task.wrong=skip`")
+    if (location := summary_of(examples).unlabelled) is None:
+        return
+    if all(one.target is None for one in examples):
+        raise UserError(
+            f"{location}: no label, nor has any other example of the file; `reread predict` writes predictions for it"
+        )
+    raise UserError(f"{location}: no label; label it, or leave such examples out by `task.wrong=skip`")
 
 
 def check_labels(known: Sequence[str], examples: Sequence[Example], stated: bool = False) -> None:

@@ -69,7 +69,9 @@ class Cleaner:
         """For each option the `documents` that it changed, and the `characters` that it removed or replaced."""
 
     def clean(self, text: str) -> str:
-        """The cleaned text; empty if no visible character is left."""
+        """The cleaned text; empty if no visible character is left. With `clean.as_is` the text itself."""
+        if self.settings.as_is:
+            return text
         for name, change in self._options:
             before, text = len(text), change(text)
             self._count(name, before - len(text))

@@ -3,6 +3,7 @@
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
@@ -27,7 +28,8 @@ def merges_of(path: Path) -> Path:
 
 
 class ByteLevelBpe(BackedTokenizer):
-    """Byte-level BPE (GPT-2, RoBERTa), from a tokenizer.json or from vocab.json and merges.txt beside it."""
+    """Byte-level BPE (GPT-2, RoBERTa), from a tokenizer.json or from vocab.json and merges.txt beside it. Without
+    merges each byte of the text is a token."""
 
     type = "bpe"
 
@@ -65,6 +67,9 @@ class ByteLevelBpe(BackedTokenizer):
         if self._fast:
             return self._fast.encode(text)
         return encode_in_pieces(self.backend, text, self._cuts)
+
+    def describe(self) -> dict[str, Any]:
+        return super().describe() | ({} if self._model["merges"] else {"bytes": True})
 
     def _save_vocabulary(self, folder: Path) -> None:
         merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in self._model["merges"]]

@@ -51,13 +51,14 @@ class FastWordPiece:
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "FastWordPiece | None":
         """The encoder of texts without added tokens, such as [MASK]; None for a tokenizer with another pipeline or
-        without a token for unknown words, or one whose added tokens are found in normalised text."""
+        without a token for unknown words, or one whose added tokens are words or found in normalised text."""
         parts = tokenizer.model, tokenizer.normalizer, tokenizer.pre_tokenizer
         kinds = models.WordPiece, normalizers.BertNormalizer, pre_tokenizers.BertPreTokenizer
         if not all(map(isinstance, parts, kinds)):
             return None
         knows = tokenizer.model.unk_token in tokenizer.get_vocab(with_added_tokens=False)
-        if not knows or any(token.normalized for token in tokenizer.get_added_tokens_decoder().values()):
+        added = tokenizer.get_added_tokens_decoder().values()
+        if not knows or any(token.normalized or not token.special for token in added):
             return None
         bare = Tokenizer(tokenizer.model)
         bare.normalizer, bare.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer

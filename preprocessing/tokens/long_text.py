@@ -24,20 +24,22 @@ def cuts_of(backend: Backend) -> tuple[re.Pattern[str] | None, str]:
     """The places where a text may be cut for a tokenizer, or None and the reason why there are none.
 
     BERT's normaliser and pre-tokeniser, and GPT-2's pre-tokeniser, put no white space into a word behind a visible
-    character. BERT makes each ideograph a word, too. With `add_prefix_space` a piece has to begin with a blank, or one
-    would be put before it.
+    character. BERT makes each ideograph a word, too, unless words of several are added tokens. With
+    `add_prefix_space` a piece has to begin with a blank, or one would be put before it.
     """
     values = json.loads(backend.to_str())
+    in_chinese = _BETWEEN_HAN
     for token in values["added_tokens"]:
         # Of white space an added token may only take that before it, which no cut takes away from it.
-        if token["rstrip"] or token["single_word"] or re.search(rf"\s|{_BETWEEN_HAN}", token["content"]):
+        if token["rstrip"] or token["single_word"] or re.search(r"\s", token["content"]):
             return None, f"its token `{token['content']}` may reach over any place"
+        if re.search(_BETWEEN_HAN, token["content"]):
+            in_chinese = ""
     normaliser, split = (values[name] or {} for name in ("normalizer", "pre_tokenizer"))
     kinds = normaliser.get("type"), split.get("type")
     if kinds == ("BertNormalizer", "BertPreTokenizer"):
-        return re.compile(
-            f"{_BEFORE_SPACE}|{_BETWEEN_HAN}" if normaliser["handle_chinese_chars"] else _BEFORE_SPACE
-        ), ""
+        cuts = (_BEFORE_SPACE, in_chinese if normaliser["handle_chinese_chars"] else "")
+        return re.compile("|".join(filter(None, cuts))), ""
     if kinds == (None, "ByteLevel") and split.get("use_regex", True):
         return re.compile(_BEFORE_BLANK if split["add_prefix_space"] else _BEFORE_SPACE), ""
     return None, f"nothing is known of words that {kinds[1] or 'no pre-tokeniser'} makes after {kinds[0] or 'nothing'}"

@@ -68,11 +68,9 @@ def load_tokenizer(path: Path, settings: TokenizerSettings) -> Tokenizer:
                 return Words(path, *read_words_json(path))
             return Words(path, read_vocabulary(path), settings.split_punctuation)
         if path.suffix == ".json":
-            tokens, lowercase = read_wordpiece_json(path)
-        else:
-            tokens, lowercase = read_vocabulary(path), settings.lowercase
-            check_lowercase(path, lowercase)
-        return WordPiece(path, tokens, lowercase)
+            return WordPiece(path, *read_wordpiece_json(path))
+        check_lowercase(path, settings.lowercase)
+        return WordPiece(path, read_vocabulary(path), settings.lowercase)
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
     except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits, and of deep nesting
@@ -86,8 +84,18 @@ def _file_in(folder: Path, kind: str) -> Path:
     found["words"] = [folder / "tokenizer.json", folder / "vocab.txt"]
     for path in [path for kind in kinds for path in found[kind]] + [folder / "tokenizer.json"]:
         if path.exists():
-            return path
+            return _with_joined(path)
     raise UserError(f"tokenizer.path: {folder} holds no vocab.txt, *.model, vocab.json or tokenizer.json")
+
+
+def _with_joined(path: Path) -> Path:
+    """The tokenizer.json beside a vocab.txt, if only that says which words are found in the text before others."""
+    beside = path.with_name("tokenizer.json")
+    if path.name != "vocab.txt" or not beside.exists():
+        return path
+    values = json.loads(beside.read_text(encoding="utf-8"))
+    added = values.get("added_tokens") if isinstance(values, dict) else None
+    return beside if added and any(not token["special"] for token in added) else path
 
 
 def _type_of(path: Path) -> str:

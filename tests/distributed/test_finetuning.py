@@ -132,8 +132,9 @@ def test_two_ranks_and_the_next_start_share_what_one_process_has_tokenised(ranks
     assert found["kept"] == (*found["in memory"][:2], 25) and found["mapped"] == (*found["in memory"][:2], 0)
 
 
-def test_losses_and_generated_texts_are_the_same_at_every_split(ranks_in_float64, tmp_path) -> None:
-    """RAN over several windows, by beams: splits (tensor, data) against one process."""
+@pytest.mark.parametrize(("model", "splits"), [("ran", [(1, 2), (2, 1)]), ("led", [(1, 2)])])
+def test_losses_and_generated_texts_are_the_same_at_every_split(model, splits, ranks_in_float64, tmp_path) -> None:
+    """RAN and LED over several windows, by beams: splits (tensor, data) against one process."""
     generator, files = np.random.default_rng(0), {}
     for name, count in (("train", 16), ("dev", 5)):
         texts = [generator.choice(list(LETTERS), int(generator.integers(2, 16))).tolist() for _ in range(count)]
@@ -141,11 +142,11 @@ def test_losses_and_generated_texts_are_the_same_at_every_split(ranks_in_float64
         files[name] = str(write_lines(tmp_path / f"{name}.jsonl", lines))
     task = {**files, "tokenizer": write_tokenizer(tmp_path), "sequence_length": 20, "target_length": 4, "beams": 3}
     found = {}
-    for tensor, data in ((1, 1), (1, 2), (2, 1)):
+    for tensor, data in ((1, 1), *splits):
         run = tmp_path / f"{tensor}x{data}"
         run.mkdir()
-        values = task_values("ran", "generate", **task)  # type: ignore[arg-type]
-        values["model"]["initializer_range"] = 0.3
+        values = task_values(model, "generate", **task)  # type: ignore[arg-type]
+        values["model"]["initializer_range" if model == "ran" else "init_std"] = 0.3
         values["optimizer"] |= {"eps": 1e-4}  # a small eps makes much of rounding
         values |= {"steps": 3, "micro_batch": 2, "log_every": 1, "validate_every": 3, "parallel": {"tensor": tensor}}
         texts = ranks_in_float64(tensor * data, predict_in_process, values, run)
@@ -157,3 +158,55 @@ def test_losses_and_generated_texts_are_the_same_at_every_split(ranks_in_float64
         assert texts_there == texts, split
         for one, other in zip(curves_there, curves, strict=True):
             assert one == pytest.approx(other, rel=1e-9), split
+
+
+@pytest.mark.parametrize(
+    ("model", "dropout", "splits"),
+    [
+        ("nezha", 0.1, [(1, 4)]),
+        rarer("nezha", 0.1, [(1, 2)]),
+        rarer("ernie_doc", 0.0, [(1, 2), (2, 1), (2, 2), (1, 4)]),
+        rarer("nezha", 0.0, [(2, 1), (2, 2)]),
+        rarer("ran", 0.0, [(1, 2), (2, 1)]),
+        rarer("longformer", 0.0, [(1, 2), (2, 1)]),
+        rarer("modernbert", 0.0, [(1, 2)]),
+    ],
+)
+def test_negatives_are_those_of_the_global_batch_at_every_split(
+    ranks_in_float64, tmp_path, model, dropout, splits
+) -> None:
+    """Vectors, losses and weights at splits (tensor, data) are those of one process."""
+    generator, files = np.random.default_rng(0), {}
+    for name, count in (("train", 16), ("dev", 6)):
+        drawn = [generator.choice(list(LETTERS), int(generator.integers(2, 30))).tolist() for _ in range(count)]
+        lines = [
+            {"text": " ".join(one), "positive": " ".join(one[::-1]), "negative": " ".join(one[:2])} for one in drawn
+        ]
+        files[name] = str(write_lines(tmp_path / f"{name}.jsonl", lines))
+    task = {
+        **files,
+        "tokenizer": write_tokenizer(tmp_path),
+        "sequence_length": 12,
+        "retrospective": model == "ernie_doc",
+    }
+    found = {}
+    for tensor, data in ((1, 1), *splits):
+        run = tmp_path / f"{tensor}x{data}"
+        run.mkdir()
+        values = task_values(model, "embed", **task)  # type: ignore[arg-type]
+        if dropout:
+            values["model"] |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+        values["optimizer"] |= {"eps": 1e-4}
+        values |= {"steps": 3, "micro_batch": 2, "log_every": 1, "validate_every": 3, "parallel": {"tensor": tensor}}
+        vectors = ranks_in_float64(tensor * data, predict_in_process, values, run)
+        assert all(one.keys() == vectors[0].keys() for one in vectors)
+        figures = ("loss", "gradient_norm", "accuracy", "validation_ndcg@10")
+        found[tensor, data] = [curve(run, name) for name in figures], vectors[0], state_of(run, 3)
+    curves, vectors, state = found.pop((1, 1))
+    assert [len(one) for one in curves] == [3, 3, 3, 1] and vectors[0].shape == (3, 32) and len(vectors) == 6
+    for split, (curves_there, vectors_there, state_there) in found.items():
+        for one, other in zip(curves_there, curves, strict=True):
+            assert one == pytest.approx(other, rel=1e-9), split
+        for number, one in vectors.items():
+            np.testing.assert_allclose(vectors_there[number], one, rtol=0, atol=1e-6)  # they are float32
+        agree(state_there, state)

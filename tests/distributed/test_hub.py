@@ -52,8 +52,14 @@ def plain_loop(values: dict[str, Any]) -> tuple[list[float], dict[str, torch.Ten
         for of, decay in ((False, 0.01), (True, 0.0))
     ]
     optimizer = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.999), eps=1e-4)
+    steps, warmup = settings.steps, settings.schedule.warmup_steps
+
+    def share(step: int) -> float:
+        return min((step + 1) / warmup, (steps - step) / (steps - warmup)) if warmup else 1.0
+
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
     losses = []
-    for step in range(STEPS):
+    for step in range(steps):
         rows = dataset.rows(torch.arange(8 * step, 8 * step + 8).numpy())
         labels = torch.tensor(rows["labels"], dtype=torch.long)
         logits = model(input_ids=torch.tensor(rows["input_ids"], dtype=torch.long)).logits
@@ -61,6 +67,7 @@ def plain_loop(values: dict[str, Any]) -> tuple[list[float], dict[str, torch.Ten
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        schedule.step()
         optimizer.zero_grad()
         losses.append(float(loss.detach()))
     return losses, dict(model.named_parameters())
@@ -80,3 +87,15 @@ def test_the_same_run_as_a_plain_loop_on_one_two_and_four_processes(ranks_in_flo
     for processes in (1, 2, 4):
         assert curve(tmp_path / str(processes)) == pytest.approx(losses, rel=1e-9)
         agree(state_of(tmp_path / str(processes), STEPS), ends)
+
+
+@pytest.mark.long
+def test_a_hundred_steps_are_those_of_a_plain_loop(ranks_in_float64, sample_corpus, tmp_path) -> None:
+    """With a warm-up and a linear decay: all losses, and the weights at the end."""
+    values = bert_values(sample_corpus, steps=100, validate_every=100, schedule={"warmup_steps": 10})
+    ranks_in_float64(1, train_in_process, values, tmp_path)
+    ((losses, weights),) = ranks_in_float64(1, plain_loop, values)
+    assert curve(tmp_path) == pytest.approx(losses, rel=1e-9) and losses[-1] < losses[0] - 0.5
+    ends = state_of(tmp_path, 100)
+    for key, value in weights.items():
+        torch.testing.assert_close(ends[f"model.{key}"], value, rtol=1e-8, atol=1e-10)

@@ -15,7 +15,8 @@ VOCABULARY, LENGTH = 300, 75
 Read = tuple[Tensor, dict[str, Tensor]]
 
 
-def small(dropout: float = 0.0) -> LongformerForMaskedLM:
+def small(dropout: float = 0.0, dilation: int = 3) -> LongformerForMaskedLM:
+    """The first three of its four heads, which are not as many on each of two ranks, have dilated windows."""
     attention_longformer.CHUNK = 16  # only in this process
     torch.manual_seed(0)
     config = LongformerConfig(
@@ -25,6 +26,8 @@ def small(dropout: float = 0.0) -> LongformerForMaskedLM:
         num_attention_heads=4,
         intermediate_size=48,
         attention_window=[8, 6],
+        attention_dilation=[1, dilation],
+        dilated_heads=3,
         max_position_embeddings=LENGTH + 2,
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
@@ -82,7 +85,7 @@ def test_tensor_parallel_changes_nothing(ranks_in_float64, checkpointing, with_g
 
 def _heads_and_output(dropout: float) -> tuple[Tensor, Tensor]:
     """This rank's heads of the first layer, with the same weights on all ranks, and the layer's output."""
-    model = small(dropout)
+    model = small(dropout, dilation=1)
     layer = model.longformer.encoder.layer[0]
     with torch.no_grad():
         for parameter in layer.attention.self.parameters():

@@ -109,6 +109,19 @@ def test_dropout_of_full_rows_is_the_same_on_any_number_of_data_parallel_ranks(
     assert curve(tmp_path / "4") == pytest.approx(curve(tmp_path / "1"), rel=1e-9)
 
 
+def test_a_batch_that_grows_and_masks_by_step_are_the_same_on_any_number_of_ranks(
+    ranks_in_float64, sample_corpus, tmp_path
+) -> None:
+    """The shares of two ranks differ from step to step, and are of unequal size in most."""
+    values = no_dropout(train_values(sample_corpus, steps=5, global_batch=9, batch_warmup={"first": 2, "steps": 4}))
+    values["data"]["masking"] |= {"first_probability": 0.05, "final_probability": 0.4}
+    for data in (1, 2):
+        (tmp_path / str(data)).mkdir()
+        ranks_in_float64(data, train_in_process, values, tmp_path / str(data))
+    agree(state_of(tmp_path / "1", 5), state_of(tmp_path / "2", 5))
+    assert curve(tmp_path / "2", "tokens") == curve(tmp_path / "1", "tokens")
+
+
 def test_a_run_goes_on_at_any_split_and_back(ranks_in_float64, sample_corpus, tmp_path) -> None:
     """A run at 1x1 (tensor x data), then 2x2, 1x4, 4x1 and 2x2, equals a run of one process."""
     whole, moved = tmp_path / "whole", tmp_path / "moved"

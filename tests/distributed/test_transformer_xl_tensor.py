@@ -67,6 +67,7 @@ def _split(
         ({"recurrence": "enhanced", "positions": "segatron-exact"}, False),
         ({"recurrence": "enhanced", "positions": "segatron-exact"}, True),
         ({"positions": "segatron-official", "cutoffs": [], "div_val": 1}, False),
+        ({"attention_window": 4, "attention_dilation": [1, 2], "dilated_heads": 3, "norm_first": True}, True),
     ],
 )
 def test_tensor_parallel_changes_nothing(ranks_in_float64, values, checkpointing):

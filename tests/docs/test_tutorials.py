@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import reread
+from reread.training.data.tasks.embed import EmbedDataset, EmbedSettings
 from tests.conftest import ROOT, extra
 from tests.docs.tutorial import Reader, blocks
+from tests.tasks import write_lines
 
 LEARNED = "## Weights that have learned something\n"
 """The part of the tutorial that needs a model from elsewhere."""
@@ -77,3 +81,54 @@ def test_an_encoder_is_continued_by_three_commands(tmp_path: Path, monkeypatch: 
     assert "exported to runs/continue-encoder/export" in reader.printed.getvalue()
     config = json.loads((tmp_path / "runs" / "continue-encoder" / "export" / "config.json").read_text())
     assert config["architectures"] == ["BertForMaskedLM"] and "auto_map" not in config
+
+
+MTEB = "## In mteb\n"
+
+
+@pytest.mark.long
+def test_the_guide_to_vectors_goes_from_a_folder_of_text_to_another_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra("minilm", "sentence_transformers")
+    own, _ = page("embeddings.md").split(MTEB)
+    smaller = {
+        "sample/en task": "sample/en task.longest=30 task",
+        "global_batch=8": "global_batch=8 task.longest=20 steps=1",
+    }
+    reader = Reader(tmp_path, monkeypatch)
+    reader.follow(blocks(own, smaller))
+    assert reader.names["vectors"].shape == (2, 384)
+
+
+@pytest.mark.long
+def test_mteb_takes_an_exported_model_and_files_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its score is that of `reread evaluate`'s function on the same vectors."""
+    pytest.importorskip("mteb")
+    from sentence_transformers import SentenceTransformer
+
+    from tests.training.exchange.test_sentence_transformers import exported
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "beir" / "qrels").mkdir(parents=True)
+    corpus = {"a": "a b c", "b": "d e f g", "c": "c h i", "d": "x y z"}
+    write_lines(tmp_path / "beir" / "corpus.jsonl", [{"_id": one, "text": text} for one, text in corpus.items()])
+    asked = [{"_id": "1", "text": "a c"}, {"_id": "2", "text": "e g z"}]
+    write_lines(tmp_path / "beir" / "queries.jsonl", asked)
+    rows = "query-id\tcorpus-id\tscore\n1\tb\t2\n1\ta\t1\n2\td\t1\n"
+    (tmp_path / "beir" / "qrels" / "test.tsv").write_text(rows)
+    folder = exported(tmp_path, "nezha")
+    names = {"model": SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")}
+    ((_, code),) = blocks(page("embeddings.md").split(MTEB)[1])
+    exec(compile(code, "mteb", "exec"), names)
+    reader = reread.load(folder, device="cpu")
+    data: Any = EmbedDataset.open(
+        EmbedSettings.parse(
+            {"kind": "embed", "train": "none", "dev": "beir/qrels/test.tsv", "tokenizer": str(folder)}, "test"
+        ),
+        0,
+        "validation",
+    )
+    vectors = {n: reader.embed([text for (text,) in one.rows]) for n, one in enumerate(data.examples)}
+    score = names["result"].task_results[0].get_score()
+    assert 100 * score == pytest.approx(data.scores(vectors)["ndcg@10"], abs=0.01)

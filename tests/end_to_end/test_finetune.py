@@ -132,8 +132,8 @@ def test_kill_9_twice_changes_nothing_and_the_best_is_remembered(whole: tuple[Pa
     assert (tmp_path / "killed.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
-def metrics(folder: Path) -> list[dict[str, Any]]:
-    return read_metrics(folder / "runs" / "tiny") if (folder / "runs" / "tiny").exists() else []
+def metrics(folder: Path, name: str = "tiny") -> list[dict[str, Any]]:
+    return read_metrics(folder / "runs" / name) if (folder / "runs" / name).exists() else []
 
 
 def test_the_log_names_what_is_random_and_what_is_not_used(whole: tuple[Path, str]) -> None:
@@ -239,3 +239,56 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         lines = [line for line in output.splitlines() if not any(one in line for one in said)]
         assert len(lines) == 1, (override, output)
     assert not (folder / "runs").exists()
+
+
+@pytest.mark.long
+def test_thresholds_chosen_on_dev_are_those_of_predictions_evaluations_and_the_export(tmp_path: Path) -> None:
+    folder = prepare(tmp_path / "sets")
+    for name in ("train", "dev"):
+        lines = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+        sets = [{**line, "label": [line["label"], *("w" * (len(line["text"]) % 3 == 0))]} for line in lines]
+        write_lines(folder / f"{name}.jsonl", sets)
+    given = ("task.answer=set", "task.threshold=each", "task.class_weights=balanced", "finetune.epochs=2")
+    output = finish(finetune(folder, *given, "task.test=train.jsonl"))
+    run, kept = folder / "runs" / "tiny", json.loads((folder / "runs" / "tiny" / "chosen.json").read_text())
+    assert "chosen on dev.jsonl: thresholds" in output and "task.class_weights: w " in output
+    reread(folder, "export", "runs/tiny", str(tmp_path / "exported"))
+    both = []
+    for number, model in enumerate(("runs/tiny", str(tmp_path / "exported"))):
+        reread(folder, "predict", model, "dev.jsonl", "--out", f"{number}.jsonl")
+        both.append([json.loads(line) for line in (folder / f"{number}.jsonl").read_text().splitlines()])
+    assert both[0] == both[1]
+    gold = [json.loads(line)["label"] for line in (folder / "dev.jsonl").read_text().splitlines()]
+    for label, threshold in zip("wxyz", kept["thresholds"], strict=True):
+        chances = np.array([one["probabilities"][label] for one in both[0]])
+        made, there = chances > threshold, np.array([label in labels for labels in gold])
+        assert [label in one["label"] for one in both[0]] == made.tolist()
+        f1 = [2 * (there & (chances > one)).sum() / (there.sum() + (chances > one).sum()) for one in (*chances, 0.0)]
+        assert 2 * (there & made).sum() / (there.sum() + made.sum()) >= max(f1)
+    scored = json.loads((run / "scores.json").read_text())
+    assert f"micro-f1                 {scored['test']['micro-f1']:.4f}" in reread(
+        folder, "evaluate", "runs/tiny", "task.dev=train.jsonl"
+    )
+    (run / "chosen.json").unlink()
+    refused = reread(folder, "predict", "runs/tiny", "dev.jsonl", status=2)
+    assert "task.threshold: each, but none is chosen yet; `reread evaluate RUN`" in refused
+    refused = reread(folder, "evaluate", "runs/tiny", "task.dev=train.jsonl", status=2)
+    assert "its thresholds are not chosen yet" in refused
+    reread(folder, "evaluate", "runs/tiny")
+    assert json.loads((run / "chosen.json").read_text()) == kept
+
+
+@pytest.mark.long
+def test_a_grid_that_is_killed_goes_on_and_chooses_the_same(tmp_path: Path) -> None:
+    whole, killed = prepare(tmp_path / "whole"), prepare(tmp_path / "killed")
+    grid = ("finetune.grid.optimizer.learning_rate=[0.001, 0.01]", "finetune.epochs=3", "task.test=train.jsonl")
+    finish(finetune(whole, *grid))
+    with finetune(killed, *grid) as job:
+        job.wait(lambda: any(line["step"] >= 6 for line in metrics(killed, "tiny-point2")))
+        job.kill_all()
+    finish(finetune(killed, *grid))
+    for name in ("tiny-grid.json", "tiny-point1/scores.json", "tiny-point2/scores.json"):
+        assert (killed / "runs" / name).read_text() == (whole / "runs" / name).read_text(), name
+    chosen = json.loads((whole / "runs" / "tiny-grid.json").read_text())["chosen"]
+    tested = [run.parent.name for run in whole.glob("runs/*/scores.json") if "test" in json.loads(run.read_text())]
+    assert tested == [chosen]

@@ -115,6 +115,7 @@ def test_sigterm_checkpoints_at_the_step_boundary_and_says_so(sample_corpus, uni
     continues(folder, uninterrupted)
 
 
+@pytest.mark.long
 def test_sigterm_while_the_processes_still_start_ends_with_75(sample_corpus, folder) -> None:
     launcher = start_new_interpreters(folder, sample_corpus)
     assert launcher.stdout is not None
@@ -156,6 +157,7 @@ def test_a_stopped_process_is_found_and_named_and_none_is_left(sample_corpus, un
     continues(folder, uninterrupted)
 
 
+@pytest.mark.long
 def test_a_stopped_process_that_wakes_up_later_ends_by_the_fault_and_not_as_if_asked_to(folder) -> None:
     """As srun ends the rest of a step: it continues them and sends SIGTERM; 75 would look like a requested stop."""
     with Job(folder, "train", "tiny.yaml", "watchdog_minutes=0.15") as job:

@@ -25,6 +25,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "phrases": ("ran", {}),
     "generate": ("ran", {"target_length": 4, "beams": 2}),
     "coreference": ("longformer", {"head_size": 8, "span_words": 4}),
+    "embed": ("ernie_doc", {"retrospective": True}),
 }
 """Task -> a model, each of which reads windows in a way of its own, and settings of the task."""
 TEXT = "a b? c 天下\r\n\n It is so. d\te\u200b\n"
@@ -80,7 +81,7 @@ def _file(random: Random, kind: str) -> tuple[str, bytes]:
         form = random.choice(("document-per-line", "document-per-file"))
         return form, data if random.random() < 0.3 else data.decode("utf-8", "ignore").encode()
     if (
-        kind in ("rank", "phrases", "coreference", "generate") or random.random() < 0.6
+        kind in ("rank", "phrases", "coreference", "generate", "embed") or random.random() < 0.6
     ):  # which have no format of their own
         lines = RANKED if kind == "rank" else LINES
         return "jsonl", b"".join(json.dumps(changed_json(random, line)).encode() + b"\n" for line in lines)

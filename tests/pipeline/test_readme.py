@@ -13,7 +13,7 @@ import pytest
 
 import reread
 from reread.pipeline.cli import app
-from reread.pipeline.recipe.layers import available_recipes, finetuning_recipes
+from reread.pipeline.recipe.layers import available_recipes, finetuning_recipes, suite_recipes
 from tests.conftest import ROOT
 
 
@@ -95,7 +95,7 @@ def test_recipes_that_the_pages_name_exist() -> None:
     pages = README + text_of("docs/commands.md")
     shown = set(re.findall(r"reread (?:train|preprocess|run|plan|ablate|finetune) ([a-z][\w.-]+)(?![\w.-]*=)", pages))
     assert shown
-    assert shown <= {*available_recipes(), *finetuning_recipes()}
+    assert shown <= {*available_recipes(), *suite_recipes(), *finetuning_recipes()}
 
 
 def test_files_that_the_documents_point_to_exist() -> None:

@@ -23,6 +23,7 @@ from tests.conftest import (
     longformer_values,
     ran_stream_values,
     ran_values,
+    rarer,
     train_values,
 )
 
@@ -77,7 +78,9 @@ def alone() -> Iterator[Mesh]:
     yield Mesh(device=torch.device("meta"))
 
 
-@pytest.mark.parametrize(("optimizer", "precision", "mesh_of"), [("adam", "fp32", alone), ("lamb", "fp16", one_of_two)])
+@pytest.mark.parametrize(
+    ("optimizer", "precision", "mesh_of"), [rarer("adam", "fp32", alone), ("lamb", "fp16", one_of_two)]
+)
 @pytest.mark.parametrize(
     "values_of",
     [train_values, document_values, ran_values, ran_stream_values, longformer_values, padded_longformer_values],

@@ -41,6 +41,7 @@ def test_every_task_has_scores_and_each_row_of_scores_is_of_a_task() -> None:
     of_each: dict[str, list[dict[str, Any]]] = {"classify": [{"answer": one} for one in answers]}
     of_each["answer"] = [{"form": one} for one in get_args(AnswerSettings.model_fields["form"].annotation)]
     of_each["answer"].append({"form": "marked", "answers": False})
+    of_each["embed"] = [{"measure": "similarity"}, {"measure": "retrieval"}]
     found = {
         cast(TaskSettings, settings.model_construct(kind=kind, **values)).scored_as
         for kind, settings in tasks.items()

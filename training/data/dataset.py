@@ -1,7 +1,7 @@
 """The interface of every kind of data, for the trainer, `reread inspect` and the estimate."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import md5
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -24,6 +24,9 @@ AnyCorpus = TypeVar("AnyCorpus", bound=CorpusSettings)
 AnyMasked = TypeVar("AnyMasked", bound=MaskedSettings)
 
 
+Shares = NDArray[np.float64] | None
+"""Of predicted tokens, of each row [B]; None: `masking.probability`."""
+
 CHECKED_ROWS = 64
 """Rows of which a token must be masked."""
 
@@ -42,10 +45,17 @@ class Dataset(ABC, Generic[AnySettings]):
     of a task looks for (paragraph, sentence)."""
     tokenizer_folder: Path
     corpus_fingerprint: str
+    new_rows: Mapping[int, Sequence[int]] = {}
+    """The tokens that `tokenizer.extend` added to the vocabulary, each with the old ids that it stands for."""
 
     @property
     def mixed(self) -> dict[str, "Dataset[Any]"]:
         """The datasets of a mixture by their names in figures; empty if this is no mixture."""
+        return {}
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The fields of the settings that the latest evaluation chose, on these examples, such as thresholds."""
         return {}
 
     @property
@@ -69,8 +79,9 @@ class Dataset(ABC, Generic[AnySettings]):
         """
         return {"seed": self.seed, "data": self.settings.model_dump(mode="json", exclude=set(self.settings.may_change))}
 
-    def changes_since(self, state: Mapping[str, Any]) -> str:
+    def changes_since(self, state: Mapping[str, Any], *, masks: bool = True) -> str:
         """The differences between `drawn_by` and that of a checkpoint's `state`, as `field: old -> new`; empty if none.
+        Without `masks` those of masking do not count, which changes no row's place in the stream.
 
         A field that is newer than the checkpoint had its default. Checkpoints of an unreleased version have only a
         fingerprint, which does not say which field differs.
@@ -80,7 +91,10 @@ class Dataset(ABC, Generic[AnySettings]):
             return "" if state["samples"] == self.fingerprint else "train.data or train.seed"
         defaults = type(self.settings).model_construct().model_dump(mode="json", warnings=False)
         newer = {name: value for name, value in defaults.items() if name in now["data"]}
-        return "; ".join(differences({**kept, "data": _over(newer, kept["data"])}, now, "train"))
+        before = {**kept, "data": _over(newer, kept["data"])}
+        if not masks:
+            before, now = ({**one, "data": {**one["data"], "masking": None}} for one in (before, now))
+        return "; ".join(differences(before, now, "train"))
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
@@ -174,7 +188,7 @@ class MaskedDataset(CorpusDataset[AnyMasked], PooledDataset[AnyMasked]):
         )
         tokenizer = corpus.manifest.tokenizer
         self.special = special_ids(tokenizer)
-        self.vocab_size = tokenizer["vocab_size"]
+        self.vocab_size, self.new_rows = tokenizer["vocab_size"], new_rows(tokenizer)
         self._replacements = np.delete(np.arange(self.vocab_size), list(self.special.values()))
         self.corpus_fingerprint = corpus.fingerprint
         self.tokenizer_folder = corpus.folder / "tokenizer"
@@ -219,9 +233,10 @@ class MaskedDataset(CorpusDataset[AnyMasked], PooledDataset[AnyMasked]):
         is_text: NDArray[np.bool_],
         lengths: NDArray[np.int64],
         keys: NDArray[np.uint64],
+        shares: Shares = None,
     ) -> Rows:
         """input_ids, labels and continues_word of rows [B, L] with `lengths` [B] tokens; masks `ids` in place.
-        `is_text` [B, L] marks the tokens that may be predicted."""
+        `is_text` [B, L] marks the tokens that may be predicted, of which `shares` [B] are (`mask`)."""
         continues = (flags & CONTINUES_WORD).view(bool)
         labels = mask(
             ids,
@@ -230,6 +245,7 @@ class MaskedDataset(CorpusDataset[AnyMasked], PooledDataset[AnyMasked]):
             lengths=lengths,
             keys=keys,
             settings=self.settings.masking,
+            shares=shares,
             replacements=self._replacements,
             mask_id=self.special["mask"],
             unknown_id=self.special["unk"],
@@ -255,6 +271,12 @@ def special_ids(tokenizer: dict[str, Any]) -> dict[str, int]:
             f"{', '.join(missing)}; train a language model on it (data.kind: stream), or preprocess with another one"
         )
     return {name: tokenizer[name] for name in names}
+
+
+def new_rows(tokenizer: dict[str, Any]) -> dict[int, list[int]]:
+    """`Dataset.new_rows` from a manifest's `tokenizer`."""
+    new = tokenizer.get("new", [])
+    return dict(enumerate(new, tokenizer["vocab_size"] - len(new)))
 
 
 def _over(defaults: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:

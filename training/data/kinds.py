@@ -24,6 +24,7 @@ from reread.training.data.tasks.choose import AlignedDataset, ChooseDataset, Cho
 from reread.training.data.tasks.classify import ClassifyDataset, ClassifySettings
 from reread.training.data.tasks.coreference import CoreferenceDataset, CoreferenceSettings
 from reread.training.data.tasks.dataset import TaskDataset
+from reread.training.data.tasks.embed import EmbedDataset, EmbedSettings
 from reread.training.data.tasks.generate import GenerateDataset, GenerateSettings
 from reread.training.data.tasks.marked import MarkedDataset
 from reread.training.data.tasks.phrases import PhrasesDataset, PhrasesSettings
@@ -128,6 +129,7 @@ KINDS = {
     "phrases": _labelled(PhrasesSettings, PhrasesDataset, "phrases"),
     "coreference": _labelled(CoreferenceSettings, CoreferenceDataset, "coreference"),
     "generate": _labelled(GenerateSettings, GenerateDataset, "generate"),
+    "embed": _labelled(EmbedSettings, EmbedDataset, "embed"),
 }
 """`data.kind` -> its row."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import accumulate, pairwise
 from queue import Empty, Queue
 from threading import Event, Thread
 from typing import Generic, Protocol, TypeVar
@@ -32,19 +33,34 @@ def rows_by_step(
     """The rows of `lanes` from `step` on, without end.
 
     Row `lane` of step t is position first_position + t * global_batch + lane of the stream, so only the step must be
-    saved, and the rows of a lane do not depend on the rank that owns it. Each draw has twice the steps of the one
-    before, so that a short run does not draw many times what it reads.
+    saved, and the rows of a lane do not depend on the rank that owns it.
     """
     numbers = np.arange(lanes.start, lanes.stop, dtype=np.int64)
-    steps = 1
+    return rows_at_steps(
+        lambda positions, _: samples.rows(positions), lambda step: first_position + step * global_batch + numbers, step
+    )
+
+
+def rows_at_steps(
+    draw: Callable[[NDArray[np.int64], NDArray[np.int64]], Rows],
+    positions_of: Callable[[int], NDArray[np.int64]],
+    step: int,
+) -> Iterator[Rows]:
+    """The rows at `positions_of` each step from `step` on, without end; `draw` gets positions [B] and their steps [B].
+
+    Each draw has twice the steps of the one before, so that a short run does not draw many times what it reads.
+    """
+    count = 1
     while True:
-        positions = first_position + np.arange(step, step + steps)[:, None] * global_batch + numbers
-        rows = samples.rows(positions.ravel())
-        for begin in range(0, positions.size, len(lanes)):
-            yield {name: values[begin : begin + len(lanes)] for name, values in rows.items()}
-        step += steps
+        steps = np.arange(step, step + count)
+        positions = [positions_of(one) for one in steps.tolist()]
+        ends = list(accumulate(map(len, positions), initial=0))
+        rows = draw(np.concatenate(positions), np.repeat(steps, np.diff(ends)))
+        for begin, end in pairwise(ends):
+            yield {name: values[begin:end] for name, values in rows.items()}
+        step += count
         row = max(values[0].size for values in rows.values())
-        steps = max(1, min(2 * steps, _VALUES_AT_ONCE // row // len(lanes)))
+        count = max(1, min(2 * count, _VALUES_AT_ONCE // row // len(positions[-1])))
 
 
 class Loader(Generic[Batch]):

@@ -36,7 +36,7 @@ from reread.preprocessing.files import write_atomically
 from reread.preprocessing.settings import Settings, changed_leaves
 from reread.preprocessing.tokens.base import copy_tokenizer_files
 from reread.training.data.batch import IGNORED, Rows
-from reread.training.data.dataset import PooledDataset, special_ids
+from reread.training.data.dataset import PooledDataset, Shares, new_rows, special_ids
 from reread.training.data.order.order import Order
 from reread.training.data.rows.samples import RowDataset, RowSettings, Samples, frame
 
@@ -55,8 +55,13 @@ def materialize(
     """Write all copies of the samples of `corpus` to the folder `out`; `workers` processes, 0 for one a CPU core.
 
     After an interruption the same call writes only the missing shards. Raises `UserError` if `out` already holds other
-    or altered samples, or cannot be written.
+    or altered samples, or cannot be written, and for a share of masked tokens that depends on the step.
     """
+    if settings.masking.by_step:
+        raise UserError(
+            "data.masking: finished rows are masked before there are steps; set first_probability and "
+            "final_probability to null"
+        )
     # The manifest, without the shards
     settings, manifest = settings.model_copy(update={"corpus": corpus}), Corpus(corpus).manifest
     drawn = {split: _samples(settings, seed, split) for split in sorted({shard.split for shard in manifest.shards})}
@@ -65,7 +70,7 @@ def materialize(
         "version": FORMAT_VERSION,
         "corpus": manifest.fingerprint,
         "seed": seed,
-        "settings": settings.model_dump(mode="json", exclude={"corpus", "corpora", "cache"}),
+        "settings": _dumped(settings),
         "tokenizer": manifest.tokenizer,
         "dtype": manifest.dtype,
         "block_rows": block_rows,
@@ -101,6 +106,8 @@ def materialize(
 def _check_written(out: Path, values: dict[str, Any]) -> None:
     """Raises `UserError` unless `out` holds, unaltered, the samples whose manifest has `values`."""
     found = read_manifest(out)
+    if found.get("kind") == "samples":  # fields that are newer than the folder have their defaults
+        found["settings"] = _dumped(RowSettings(corpus=Path(), **found["settings"]))
     if all(found.get(name) == value for name, value in values.items()):
         _read_manifest(out)
         return
@@ -112,6 +119,10 @@ def _check_written(out: Path, values: dict[str, Any]) -> None:
         sides = ((RowSettings(corpus=Path(), **one["settings"]), one["seed"]) for one in (found, values))
         difference = _differing(*sides) or "in another format version"
     raise UserError(f"{out / 'manifest.json'}: holds other samples ({difference}); give an empty folder")
+
+
+def _dumped(settings: RowSettings) -> dict[str, Any]:
+    return settings.model_dump(mode="json", exclude={"corpus", "corpora", "cache"})
 
 
 def is_materialized(folder: Path) -> bool:
@@ -261,7 +272,7 @@ class MaterializedSamples(PooledDataset[RowSettings], RowDataset[RowSettings]):
         self.corpus_fingerprint = written.corpus
         self.split = split
         self._tokenizer = written.tokenizer["fingerprint"]
-        self.vocab_size = written.tokenizer["vocab_size"]
+        self.vocab_size, self.new_rows = written.tokenizer["vocab_size"], new_rows(written.tokenizer)
         self.tokenizer_folder = folder / "tokenizer"
         self.special = special_ids(written.tokenizer)
         self._block_rows = written.block_rows
@@ -278,7 +289,7 @@ class MaterializedSamples(PooledDataset[RowSettings], RowDataset[RowSettings]):
         self._check_blocks(shards)
         self._block = lru_cache(_CACHED_BLOCKS)(self._read_block)
 
-    def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
+    def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64], shares: Shares = None) -> Rows:
         blocks, numbers = np.divmod(copies * len(self) + indices, self._block_rows)
         wanted = [(self._block(block), row) for block, row in zip(blocks.tolist(), numbers.tolist(), strict=True)]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from reread.preprocessing.errors import UserError
 from reread.training.data.batch import Rows
-from reread.training.data.dataset import CHECKED_ROWS, AnyCorpus, Dataset, check_masked
+from reread.training.data.dataset import CHECKED_ROWS, AnyCorpus, Dataset, Shares, check_masked
 from reread.training.data.order import random
 from reread.training.data.order.order import permute
 from reread.training.data.order.random import Purpose
@@ -90,6 +90,7 @@ class Mixture(Dataset[AnyCorpus]):
         self.titles = [one.title for one in settings.corpora]
         self.parts: list[Any] = parts
         self.vocab_size, self.special, self.tokenizer_folder = first.vocab_size, first.special, first.tokenizer_folder
+        self.new_rows = first.new_rows
         self.corpus_fingerprint = md5("\n".join(part.corpus_fingerprint for part in parts).encode()).hexdigest()
         tokenizers = [part.facts()["tokenizer"] for part in parts]
         for one, tokenizer in zip(settings.corpora, tokenizers, strict=True):
@@ -235,11 +236,14 @@ class MixedRows(Mixture[AnyMasked], RowDataset[AnyMasked]):
         """[corpora]: whether a corpus is read pool by pool."""
         return np.array([part.order.pools > 1 for part in self.parts])
 
-    def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
+    def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64], shares: Shares = None) -> Rows:
         if self._together is not None:
-            return self._together.at(copies, indices)
-        found = self._by_corpus(indices)
-        return gathered([(here, self.parts[corpus].at(copies[here], own)) for corpus, here, own in found], len(indices))
+            return self._together.at(copies, indices, shares)
+        drawn = [
+            (here, self.parts[corpus].at(copies[here], own, None if shares is None else shares[here]))
+            for corpus, here, own in self._by_corpus(indices)
+        ]
+        return gathered(drawn, len(indices))
 
 
 class MixedSegments(Mixture[SegmentSettings], SegmentDataset):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from reread.preprocessing.corpus.address import check_address, is_address, runs_command
@@ -22,7 +23,13 @@ class MaskingSettings(Settings):
     strategy: Literal["token", "whole-word", "span"] = "whole-word"
     """The units that are chosen: single tokens, words with all their tokens, or spans of words."""
     probability: float = Field(default=0.15, gt=0, lt=1)
-    """Share of the tokens of a text that are predicted."""
+    """Share of the tokens of a text that are predicted; held-out text always has this share."""
+    first_probability: float | None = Field(default=None, gt=0, lt=1)
+    """`probability` at the first step, for `rows` and `packed`: it becomes `probability` linearly in the warm-up of the
+    learning rate's schedule. null: it is `probability` from the beginning."""
+    final_probability: float | None = Field(default=None, gt=0, lt=1)
+    """`probability` at the end of the schedule, for `rows` and `packed`: after the warm-up it goes there linearly.
+    null: it stays. Chinese ModernBERT has .15, .3 and .15 (Zhao et al. 2025)."""
     mask_share: float = Field(default=0.8, ge=0, le=1)
     """Share of the chosen tokens that become [MASK]."""
     random_share: float = Field(default=0.1, ge=0, le=1)
@@ -39,6 +46,22 @@ class MaskingSettings(Settings):
         if self.mask_share + self.random_share > 1:
             raise ValueError("mask_share + random_share is above 1")
         return self
+
+    @property
+    def by_step(self) -> bool:
+        """Whether the share of predicted tokens depends on the step."""
+        return self.first_probability is not None or self.final_probability is not None
+
+    @property
+    def greatest(self) -> float:
+        """The greatest share of predicted tokens of all steps."""
+        return max(self.probability, self.first_probability or 0.0, self.final_probability or 0.0)
+
+    def shares(self, steps: NDArray[np.int64], warmup: int, ends: int) -> NDArray[np.float64]:
+        """The share of predicted tokens at steps [n] of a schedule with `warmup` steps that ends at step `ends`."""
+        first, final = (one or self.probability for one in (self.first_probability, self.final_probability))
+        points = {0: first, warmup: self.probability, max(ends, warmup + 1): final}
+        return np.interp(steps, list(points), list(points.values()))
 
 
 class DataSettings(Settings):
@@ -69,6 +92,9 @@ class DataSettings(Settings):
     kind: str
     sequence_length: int
     """Tokens of a row, segment or window, with special tokens."""
+
+    independent_rows: ClassVar[bool] = False
+    """Whether a step may have any number of rows, since no row goes on with that of the step before."""
 
     @property
     def parts(self) -> list["CorpusSettings"]:
@@ -232,5 +258,5 @@ class MaskedSettings(CorpusSettings):
     def blank(self, rows: int) -> Rows:
         shape = (rows, self.sequence_length)
         labels = np.full(shape, IGNORED, np.int32)
-        labels[:, 1 : 1 + round(self.sequence_length * self.masking.probability)] = 0  # after [CLS]
+        labels[:, 1 : 1 + round(self.sequence_length * self.masking.greatest)] = 0  # after [CLS]
         return {"input_ids": np.zeros(shape, np.int32), "labels": labels, "attention_mask": np.ones(shape, np.int32)}

@@ -36,18 +36,20 @@ def model_card(
     """
     header: dict[str, Any] = {
         **{name: value for name, value in known.items() if value},
-        "library_name": "transformers",
+        "library_name": "sentence-transformers" if objective.card.tag == "sentence-transformers" else "transformers",
         "pipeline_tag": objective.card.pipeline,
         "tags": list(dict.fromkeys([TAG, spec.name, objective.card.tag])),
     }
     if examples and objective.card.pipeline == "fill-mask":
         header["widget"] = [{"text": text} for text in examples]
-    windows = not in_transformers(spec.config)
+    windows = not in_transformers(spec.config_for(lengths))
     task = lengths.get("task", {})
     name = f"{objective.name}-{task['form']}" if task.get("form") in ("joined", "aligned", "marked") else objective.name
     code = _USE if windows else _USE_REREAD if is_without_class(name, windows) else _USE_TRANSFORMERS
     read = task.get("answer_length", 100), task.get("split") or "words", bool(task.get("characters"))
     example = usage_of(name, spec.frame, windows, *read)
+    if name == "generate" and not task:
+        example = "It has learned no task: `reread finetune generate init=this/folder` trains it."
     use = [code.replace("AUTO", objective.card.auto_class), example]
     if task.get("answers") is False:
         use.append("It has learned evidence and paragraphs alone (`task.answers`): its answers mean nothing.")

@@ -50,7 +50,7 @@ def convert(source: Path | HubName, out: Path, model: str = "nezha", **options: 
     sizes = Conversion.parse(options, "convert").sizes()
     if isinstance(source, HubName):
         name, source = source, fetch(source)
-        if is_export(source) and not options and _type_in(source) == spec.config.model_type:
+        if is_export(source) and not options and _type_in(source) in spec.model_types:
             _take(name, source, out)
             return
         known, origin = _known_of(name, source), f" of `{name.repository}`, revision {source.name}"
@@ -61,7 +61,8 @@ def convert(source: Path | HubName, out: Path, model: str = "nezha", **options: 
     raw = found.read()
     with about(found.config_path):
         values = found.form.config(found.config)
-        config = spec.config(**settings_of(spec.config, values))
+        settings = {key: values[key] for key in spec.own_keys if key in values} | settings_of(spec.config, values)
+        config = spec.config_for(settings)(**settings)
         if config.num_hidden_layers > len(raw):
             raise UserError(
                 f"{found.config_path}: {config.num_hidden_layers:,} layers, but {found.weights.name} holds "

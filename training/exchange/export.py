@@ -7,9 +7,10 @@ import copy
 import inspect
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
@@ -17,9 +18,12 @@ from transformers import PretrainedConfig, PreTrainedModel
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.tokens.base import copy_tokenizer_files
 from reread.training.checkpoint.files import replacing, save_tensors
+from reread.training.data.tasks.dataset import special_tokens
 from reread.training.exchange.card import in_transformers, is_export
+from reread.training.exchange.sentence_transformers import write_sentence_transformers
 from reread.training.exchange.tokenizer import FRAMES, frame_tokenizer
 from reread.training.models import model_spec
+from reread.training.models.build import vocabulary_of
 from reread.training.models.heads import TaskHead
 from reread.training.models.spec import ModelSpec
 
@@ -35,22 +39,30 @@ AUTO_CLASSES = {
 }
 """transformers' Auto class -> the suffix of the class that it loads, after the model's name."""
 OWN_HEADS = {
+    "ForEmbedding": "AutoModel",
     "ForKeyPhrases": "AutoModelForTextEncoding",
     "ForCoreference": "AutoModelForNextSentencePrediction",
     "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
 }
 """The suffix of a class that no Auto class is for -> the one that loads it, if it is the exported one. No other class
-of the same code has that one: in a process that has loaded two of it, the Auto class would take the first for both."""
+of the same code but the encoder has that one: in a process that has loaded two of it, the Auto class would take the
+first for both."""
 
 
 def write_huggingface(
-    folder: Path, model: PreTrainedModel, tokenizer_folder: Path | None, card: str, absent: Collection[str] = ()
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer_folder: Path | None,
+    card: str,
+    absent: Collection[str] = (),
+    further: Callable[[Path], object] = lambda folder: None,
 ) -> None:
     """Write weights, configuration, tokenizer, README.md and, unless transformers has it, the model's code to `folder`.
 
     `model` is whole and on CPU. Rows past `config.vocab_size` that pad the vocabulary are left out, and so are tied
     copies and the parameters named in `absent`, which a loader then initialises with a warning. The tokenizer puts
-    special tokens around a text as in pretraining and returns the model's inputs. Files are written to a temporary
+    special tokens around a text as in pretraining and returns the model's inputs. `further` writes more into a folder
+    that has all of this. Files are written to a temporary
     folder that is then renamed, so `folder` is complete or not there at all, and replaces an earlier export.
     Raises `UserError` if `folder` holds anything else.
     """
@@ -60,6 +72,7 @@ def write_huggingface(
     with replacing(folder) as temporary:
         _write_files(temporary, model, tokenizer_folder, code, absent)
         (temporary / "README.md").write_text(card, encoding="utf-8")
+        further(temporary)
 
 
 def _write_files(
@@ -72,6 +85,13 @@ def _write_files(
         (folder / file.name).write_text(_flat(file.read_text(encoding="utf-8")), encoding="utf-8")
     ids = write_tokenizer(folder, model, tokenizer_folder) if tokenizer_folder else {}
     (folder / "config.json").write_text(_config_json(model, ids), encoding="utf-8")
+    task = getattr(model.config, "task", None) or {}
+    generation: Any = getattr(model, "generation", None)  # of encoder-decoders (models/hub/writing.py)
+    if generation and task:
+        banned = special_tokens(folder, vocabulary_of(folder)).values()
+        generation(task["target_length"], task["beams"], tuple(banned)).save_pretrained(folder)
+    if task.get("kind") == "embed":
+        write_sentence_transformers(folder, model.config, task)
 
 
 def write_tokenizer(folder: Path, model: PreTrainedModel, source: Path) -> dict[str, int | None]:
@@ -141,8 +161,10 @@ def _longest(config: PretrainedConfig, spec: ModelSpec) -> int | None:
 def _config_json(model: PreTrainedModel, ids: Mapping[str, int | None]) -> str:
     """The model's configuration with `ids` of special tokens, its class, and the files that hold its classes."""
     config: PretrainedConfig = copy.deepcopy(model.config)
-    counted_from = in_transformers(type(config))  # Longformer's positions count from the padding id it was built with
-    config.update({name: number for name, number in ids.items() if not (counted_from and name == "pad_token_id")})
+    kept = {key for keys in _spec(config).special.values() for key in keys}  # which the decoder was built with
+    if in_transformers(type(config)):
+        kept.add("pad_token_id")  # Longformer's positions count from the padding id it was built with
+    config.update({name: number for name, number in ids.items() if name not in kept})
     config.architectures = [type(model).__name__]
     if in_transformers(type(config)):
         return config.to_json_string()

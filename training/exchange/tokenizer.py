@@ -31,6 +31,8 @@ CLASSES = {
     "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
+    "bart": "BartTokenizer",
+    "led": "LEDTokenizer",
 }
 """model_type of a source -> the class of its tokenizer, if its files do not name it."""
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")

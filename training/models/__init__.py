@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from reread.preprocessing.errors import UserError, nearest
+from reread.training.models.hub.encoder_decoders import ENCODER_DECODERS
 from reread.training.models.hub.encoders import ENCODERS
 
 if TYPE_CHECKING:
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
 OURS = ("nezha", "ernie_doc", "transformer_xl", "ran", "longformer")
 """Models of our own: folders here, each with a spec.py."""
-MODELS = (*OURS, *ENCODERS)
-"""What a recipe's `model.type` may be: our own, and transformers' encoders as themselves."""
+MODELS = (*OURS, *ENCODERS, *ENCODER_DECODERS)
+"""What a recipe's `model.type` may be: our own, and transformers' encoders and encoder-decoders as themselves."""
 
 
 def model_spec(name: str) -> ModelSpec:
@@ -26,6 +27,8 @@ def model_spec(name: str) -> ModelSpec:
     spec: ModelSpec
     if name in ENCODERS:
         spec = import_module("reread.training.models.hub.spec").hub_spec(name)
+    elif name in ENCODER_DECODERS:
+        spec = import_module("reread.training.models.hub.writing").writer_spec(name)
     else:
         spec = import_module(f"reread.training.models.{name}.spec").SPEC
     return spec

@@ -119,6 +119,14 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+def exporting() -> bool:
+    """Whether torch.export is recording, which knows neither lengths nor values: code that asks for them has a form
+    without."""
+    if known := getattr(torch.compiler, "is_exporting", None):
+        return bool(known())
+    return torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()  # torch 2.6
+
+
 def rotate(x: Tensor, turns: Tensor, back: bool = False) -> Tensor:
     """Rotate neighbouring columns of x [..., L, h] by angles, or `back`; in float32 at least.
 
@@ -141,7 +149,28 @@ def chosen(hidden: Tensor, positions: Tensor | None) -> Tensor:
 
 def at_positions(x: Tensor, positions: Tensor) -> Tensor:
     """x [B, L, ...] at positions [B, n] -> [B, n, ...]."""
-    return x.take_along_dim(positions.view(*positions.shape, *[1] * (x.dim() - 2)), dim=1)
+    index = positions.view(*positions.shape, *[1] * (x.dim() - 2))
+    return x.gather(1, index.expand(*positions.shape, *x.shape[2:]))
+
+
+def chosen_first(these: Tensor) -> Tensor:
+    """The positions of each row, first those where `these` is True, each part in its order: bool [B, L] -> int64."""
+    if not exporting():
+        return (~these).byte().argsort(dim=1, stable=True)
+    places = (these.long().cumsum(1) - 1).where(these, these.sum(1, keepdim=True) + (~these).long().cumsum(1) - 1)
+    return torch.empty_like(places).scatter(
+        1, places, torch.arange(these.shape[1], device=these.device).expand_as(places)
+    )
+
+
+def strands(x: Tensor, dilation: int) -> Tensor:
+    """[B, d S, ...] -> [B d, S, ...]: strand r of a row has its tokens r, r + d, r + 2d, ..."""
+    return x.unflatten(1, (-1, dilation)).transpose(1, 2).flatten(0, 1) if dilation > 1 else x
+
+
+def rejoined(x: Tensor, dilation: int) -> Tensor:
+    """[B d, S, ...] -> [B, d S, ...], the inverse of `strands`."""
+    return x.unflatten(0, (-1, dilation)).transpose(1, 2).flatten(1, 2) if dilation > 1 else x
 
 
 def mean_state(hidden: Tensor, mask: Tensor | None) -> Tensor:

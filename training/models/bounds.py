@@ -10,19 +10,27 @@ LARGEST = 1 << 24
 _BOUNDS: dict[str, tuple[float, float]] = {
     "num_hidden_layers": (1, 1024),
     "n_layer": (1, 1024),
+    "encoder_layers": (1, 1024),
+    "decoder_layers": (1, 1024),
     "num_attention_heads": (1, 1024),
     "n_head": (1, 1024),
+    "encoder_attention_heads": (1, 1024),
+    "decoder_attention_heads": (1, 1024),
     "hidden_size": (1, 1 << 17),
     "d_model": (1, 1 << 17),
     "head_size": (1, 1 << 17),
     "d_head": (1, 1 << 17),
     "intermediate_size": (1, 1 << 20),
     "d_inner": (1, 1 << 20),
+    "encoder_ffn_dim": (1, 1 << 20),
+    "decoder_ffn_dim": (1, 1 << 20),
     "chunk_size_feed_forward": (0, LARGEST),
     "memory_length": (0, LARGEST),
     "mem_len": (0, LARGEST),
     "character_filters": (0, 1 << 17),
+    "dilated_heads": (0, 1024),
     "initializer_range": (0, 100),
+    "init_std": (0, 100),
     "proj_initializer_range": (0, 100),
     "layer_norm_eps": (1e-30, 1),
     "layer_norm_epsilon": (1e-30, 1),
@@ -31,6 +39,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "sparse_pred_ignore_index": (-100, -100),
 }
 _SHARES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "dropatt")
+_SHARE_ENDS = ("_dropout", "_layerdrop")
 
 
 def check_number(name: str, value: Any) -> None:
@@ -40,7 +49,7 @@ def check_number(name: str, value: Any) -> None:
             check_number(name, one)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
-    if name in _SHARES or name.endswith("_dropout"):
+    if name in _SHARES or name.endswith(_SHARE_ENDS):
         if not 0 <= value < 1:
             raise ValueError("is at least 0 and below 1")
         return

@@ -37,9 +37,17 @@ UNTRAINED_POOLER = "untrained_pooler"
 
 
 def model_config(
-    spec: ModelSpec, values: dict[str, Any], vocab_size: int, init: Path | None, special: Mapping[str, int] = {}
+    spec: ModelSpec,
+    values: dict[str, Any],
+    vocab_size: int,
+    init: Path | None,
+    special: Mapping[str, int] = {},
+    *,
+    grows: bool = False,
 ) -> PretrainedConfig:
     """The configuration of the model to train: that of `init` if given, updated with the recipe's keys.
+
+    With `grows` it has rows for the corpus' words that `init` lacks.
 
     `special` are the corpus' ids of special tokens by name (pad, cls, sep, eos), or of marks (paragraph, sentence);
     unknown ones are ignored.
@@ -49,12 +57,19 @@ def model_config(
     """
     given = checked_values(spec, values)
     start = _config_of(spec, init) if init else {}
+    if grows and start.get("vocab_size", vocab_size) < vocab_size:
+        had = start["vocab_size"]
+        log.info("train.model.vocab_size: %d, with new tokens of the corpus; init has %d", vocab_size, had)
+        start["vocab_size"] = vocab_size
     _check_only(spec, given, "train.model")
     try:
         known = inspect.signature(spec.config).parameters
-        tokens = {f"{name}_token_id": number for name, number in special.items()}
+        tokens = {
+            key: number for name, number in special.items() for key in (f"{name}_token_id", *spec.special.get(name, ()))
+        }
         tokens = {name: number for name, number in tokens.items() if name in known or name in MARKS}
-        config = spec.config(**{"vocab_size": vocab_size, **spec.merged({**start, **tokens}, given)})
+        settings = {"vocab_size": vocab_size, **spec.merged({**start, **tokens}, given)}
+        config = spec.config_for(settings)(**settings)
     except Exception as error:  # ours raise ValueError; those of transformers depend on the version
         raise UserError(f"train.model: {' '.join(str(error).split())}") from None
     if not isinstance(config.vocab_size, int):
@@ -64,13 +79,16 @@ def model_config(
     return config
 
 
-def check_vocabulary(init: Path, tokenizer: Path) -> None:
-    """Raises `UserError` if the corpus' folder `tokenizer` and `init` have different vocabularies."""
+def check_vocabulary(init: Path, tokenizer: Path, new: Collection[int] = ()) -> None:
+    """Raises `UserError` if the corpus' folder `tokenizer` and `init` have different vocabularies but for the ids `new`
+    of tokens that the corpus has added, which `init` may have too."""
     ours, theirs = vocabulary_of(tokenizer), vocabulary_of(init)
     if not ours or not theirs:
         return
     # Tokens of blanks occur in no text, and one of transformers' two readers of vocab.txt drops them
     given = (token for token in sorted(ours, key=ours.__getitem__) if token.removeprefix("##").strip())
+    taken = set(theirs.values())
+    given = (token for token in given if token in theirs or ours[token] not in new or ours[token] in taken)
     if other := next((token for token in given if theirs.get(token) != ours[token]), None):
         raise UserError(
             f"train.init: the vocabulary in {init} differs from the corpus' in {tokenizer}, for example in `{other}`, "
@@ -79,8 +97,17 @@ def check_vocabulary(init: Path, tokenizer: Path) -> None:
         )
 
 
-def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Path | None, seed: int) -> PreTrainedModel:
+def build_model(
+    head: type[PreTrainedModel],
+    config: PretrainedConfig,
+    init: Path | None,
+    seed: int,
+    new_rows: Mapping[int, Sequence[int]] = {},
+) -> PreTrainedModel:
     """A whole model of class `head` on CPU in fp32, with random weights from `seed` or those in the folder `init`.
+
+    Each row of `new_rows` whose token `init` lacks begins as the mean of the rows that are named with it, in the
+    embedding of tokens and in the head that predicts them.
 
     Raises `UserError` for a configuration that contradicts itself, and if `init` does not fit; only heads may be
     missing in it.
@@ -108,20 +135,26 @@ def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Pat
     mismatched = sorted(found["mismatched_keys"])
     if getattr(config, "own_tokens", None):
         mismatched = _without_grown(model, mismatched, weights)
+    taken = set(vocabulary_of(init).values()) if new_rows else set()
+    if lacked := {row: old for row, old in new_rows.items() if row not in taken}:
+        grown = _begin_rows(model, weights, lacked)
+        mismatched = [one for one in mismatched if one[0] not in grown]
     if mismatched:
         tensors = ", ".join(
             f"{name} {tuple(theirs)} there, {tuple(ours)} here" for name, theirs, ours in mismatched[:3]
         )
         raise UserError(f"train.init: {init} does not fit train.model: {tensors}; leave its sizes as they are there")
     missing = sorted(found["missing_keys"])
-    body = [name for name in missing if name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name]
+    prefix = "" if model.base_model is model else f"{model.base_model_prefix}."  # an encoder alone is all body
+    body = [name for name in missing if name.startswith(prefix) and ".pooler." not in f".{name}"]
     if body:
         raise UserError(f"train.init: {init} does not fit train.model: it lacks {_some(body)}")
     # Log which parameters are drawn at random, and which weights are not used.
     known = model.state_dict().keys()
-    unused = [name for name in sorted(weights) if not {name, f"{model.base_model_prefix}.{name}"} & known]
+    own = f"{model.base_model_prefix}."
+    unused = [name for name in sorted(weights) if not {name, f"{own}{name}", name.removeprefix(own)} & known]
     untrained = _json_of(init).get(UNTRAINED_POOLER)
-    drawn = [name for name in sorted(known - set(missing)) if untrained and ".pooler." in name]
+    drawn = [name for name in sorted(known - set(missing)) if untrained and ".pooler." in f".{name}"]
     parts = {"random": missing, "random there, since nothing has trained it": drawn, "not used": unused}
     notes = "".join(f"; {what}: {', '.join(names)}" for what, names in parts.items() if names)
     log.info("starting from the weights in %s%s", init, notes)
@@ -146,6 +179,38 @@ def _without_grown(
         log.info("%d rows of %s are drawn, for tokens of the task's own", ours[0] - rows, name)
         return [other for other in mismatched if other is not one]
     return mismatched
+
+
+@torch.no_grad()
+def _begin_rows(
+    model: PreTrainedModel, weights: Mapping[str, torch.Tensor], new_rows: Mapping[int, Sequence[int]]
+) -> set[str]:
+    """Copy the rows of tokens from `weights`, which may have fewer, and begin each new one as the mean of its old ones.
+
+    Returns the names of the tables. Raises `UserError` for a model without one table of tokens.
+    """
+    head = cast(Any, model.get_output_embeddings())
+    tables = [getattr(model.get_input_embeddings(), "weight", None)]
+    tables += [getattr(head, "weight", None), getattr(head, "bias", None)] if head is not None else []
+    if tables[0] is None:
+        raise UserError(
+            "train.init: the corpus has new tokens, but this model has several tables of tokens, by how frequent they "
+            "are; leave preprocess.tokenizer.extend out"
+        )
+    grown = set()
+    for table in tables:
+        names = [name for name, one in model.named_parameters(remove_duplicate=False) if one is table]
+        short = [name.removeprefix(f"{model.base_model_prefix}.") for name in names]
+        known = next((weights[name] for name in [*names, *short] if name in weights), None)
+        if table is None or known is None or table.shape[1:] != known.shape[1:] or len(known) > len(table):
+            continue
+        table[: len(known)] = known
+        table[len(known) :] = known.mean(0)  # rows that no token has, where the table is larger than the vocabulary
+        for row, old in new_rows.items():
+            table[row] = known[list(old)].float().mean(0)
+        grown |= {*names}
+    log.info("%d rows of tokens that init lacks begin as the means of their pieces' rows", len(new_rows))
+    return grown
 
 
 def has_untrained_pooler(init: Path) -> bool:
@@ -340,7 +405,7 @@ def _json_of(init: Path) -> dict[str, Any]:
 def _config_of(spec: ModelSpec, init: Path) -> dict[str, Any]:
     path, values = config_of_start(init), _json_of(init)
     kind = values.get("model_type")
-    if kind != spec.config.model_type:
+    if kind not in spec.model_types:
         raise UserError(
             f"train.init: {path} is of a model of type {kind}, not {spec.name}; {way_out(init, values, spec.name)}"
         )

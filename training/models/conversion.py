@@ -14,10 +14,11 @@ class Conversion(Settings):
     """Options of `reread convert` for this recipe's type of model; null: the default."""
 
     length: int | None = Field(default=None, ge=1, le=1 << 20)
-    """`longformer`: tokens that the model reads; default: 4096, or as many as the source reads if that is more."""
+    """`longformer` and `led`: tokens that the model reads; default: 4096, or as many as the source reads if that is
+    more, and for `led` 16 times as many as a BART."""
     window: int | None = Field(default=None, ge=2, le=1 << 20, multiple_of=2)
-    """`longformer`: width of local attention in tokens, an even number, half of it on each side; default: a
-    Longformer's own, else 512."""
+    """`longformer` and `led`: width of local attention in tokens, an even number, half of it on each side; default:
+    the source's own, else 512, and for `led` 1024."""
     positions: Literal["copied", "random"] | None = None
     """`longformer`: positions are `copied` from the short model, the default, or drawn at `random`, for comparison."""
 

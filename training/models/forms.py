@@ -10,8 +10,10 @@ from typing import Any
 from torch import Tensor
 
 from reread.preprocessing.errors import UserError
-from reread.training.models import MODELS, OURS, model_spec
+from reread.training.models import MODELS, model_spec
 from reread.training.models.conversion import SIZES, Conversion
+from reread.training.models.hub.encoder_decoders import ENCODER_DECODERS
+from reread.training.models.hub.encoders import ENCODERS
 
 TORCH = ("model.safetensors", "pytorch_model.bin", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt")
 TENSORFLOW = ("*.index",)
@@ -61,17 +63,23 @@ def forms_of(model: str, options: Mapping[str, Any]) -> tuple[Form, ...]:
         takers = ", ".join(taker for taker in MODELS if model_spec(taker).fused is not None)
         raise UserError(f"--{_option(checked.sizes())}: not for {model}; models that take it: {takers}")
     others = [option for option in options if option not in SIZES]
-    module = import_module(f"reread.training.models.{model if model in OURS else 'hub'}.convert")
+    module = _converter(model)
     forms: tuple[Form, ...]
     if hasattr(module, "forms"):
         forms = module.forms(checked)
     elif others:
-        modules = {taker: import_module(f"reread.training.models.{taker}.convert") for taker in OURS}
-        takers = ", ".join(taker for taker, one in modules.items() if hasattr(one, "forms"))
+        takers = ", ".join(taker for taker in MODELS if hasattr(_converter(taker), "forms"))
         raise UserError(f"--{_option(others)}: not for {model}; models that take it: {takers}")
     else:
-        forms = module.FORMS if model in OURS else module.forms_of(model)
+        forms = module.forms_of(model) if model in ENCODERS else module.FORMS
     return forms
+
+
+def _converter(model: str) -> Any:
+    """The module with the forms of a model."""
+    of_hub = {**dict.fromkeys(ENCODERS, "convert"), **{name: f"convert_{name}" for name in ENCODER_DECODERS}}
+    path = f"hub.{of_hub[model]}" if model in of_hub else f"{model}.convert"
+    return import_module(f"reread.training.models.{path}")
 
 
 def _option(options: Iterable[str]) -> str:

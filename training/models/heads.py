@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from .blocks import at_least_float32, cross_entropy, mean_state, returned
+from .blocks import at_least_float32, chosen_first, cross_entropy, mean_state, returned
 
 OUTSIDE = -1e4
 """Logits of positions that are padding: finite, and below all others."""
@@ -370,7 +370,7 @@ class ForKeyPhrases(TaskHead):
         starts = encoded.word_starts != 0
         starts = starts if mask is None else starts & (mask != 0)
         # The words at the front of each row
-        order = torch.sort(~starts, dim=1, stable=True).indices
+        order = chosen_first(starts)
         left = starts.sum(1, keepdim=True) - torch.arange(starts.shape[1], device=starts.device)  # to the last word
         wide = order[..., None].expand(-1, -1, encoded.last_hidden_state.shape[-1])
         states = self.dropout(encoded.last_hidden_state.gather(1, wide).masked_fill(left[..., None] <= 0, 0.0))

@@ -34,6 +34,9 @@ class ModelSpec:
     """Configuration -> maximum tokens in a row; None if positions are unlimited."""
     own_keys: Mapping[str, OwnKey] = field(default_factory=dict)
     """Keys of `train.model` that its configuration's class, one of transformers', does not have."""
+    variants: Mapping[str, type[PretrainedConfig]] = field(default_factory=dict)
+    """Keys of `own_keys` -> the configuration of a model where their value is not the default: as one of transformers'
+    own it would be loaded without them."""
     copied: Mapping[str, str] = field(default_factory=dict)
     """Modules that only global tokens reach -> their siblings, whose weights they get where no task trains them."""
     seldom: tuple[str, ...] = ()
@@ -58,8 +61,22 @@ class ModelSpec:
     from a smaller one; None: it is not."""
     layer: str = ""
     """The class of the layers that are compiled; default: those that the model names as not to be split."""
+    special: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Special tokens by name -> further keys of its configuration for their ids."""
     usage: Mapping[str, str] = field(default_factory=dict)
     """Objective -> how an exported model is used, in Markdown, if that differs from the default."""
+
+    def config_for(self, values: Mapping[str, Any]) -> type[PretrainedConfig]:
+        """The class of the configuration with these values."""
+        for key, variant in self.variants.items():
+            if values.get(key, self.own_keys[key].default) != self.own_keys[key].default:
+                return variant
+        return self.config
+
+    @property
+    def model_types(self) -> tuple[str, ...]:
+        """What `model_type` may be in a config.json."""
+        return tuple(one.model_type for one in (self.config, *self.variants.values()))
 
     @property
     def converted(self) -> type[PreTrainedModel]:

@@ -71,7 +71,8 @@ def larger_config(spec: ModelSpec, values: Mapping[str, Any], sizes: Mapping[str
             f"num_attention_heads: {heads} would cut heads in two, since the source's {old['num_attention_heads']} lie "
             f"in the middle; choose {heads + 1} with hidden_size={(heads + 1) * head}"
         )
-    return spec.config(**spec.merged(kept, dict(sizes)))
+    values = spec.merged(kept, dict(sizes))
+    return spec.config_for(values)(**values)
 
 
 def larger_weights(

@@ -231,6 +231,37 @@ chinese = "[\u3000-\u303f\u3400-\u9fff\uff00-\uffef]"  # beside which a decoder 
 print(re.sub(f"(?<={chinese}) | (?={chinese})", "", written))
 ```"""
 
+_WRITTEN = """A target is written of its source, as generation_config.json says:
+
+```python
+import inspect
+import re
+
+import torch
+
+text = "A text."
+row = tokenizer(text, truncation=True, max_length=model.config.task["sequence_length"], return_tensors="pt")
+if "global_attention_mask" in inspect.signature(model.forward).parameters:  # the first token is global
+    row["global_attention_mask"] = (torch.arange(row.input_ids.shape[1]) == 0).long()[None]
+target = model.eval().generate(**row)[0]
+written = tokenizer.decode(target, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+chinese = "[\u3000-\u303f\u3400-\u9fff\uff00-\uffef]"  # beside which a decoder puts blanks
+print(re.sub(f"(?<={chinese}) | (?={chinese})", "", written))
+```"""
+
+_EMBED = """A vector of length 1 for each text, by sentence-transformers (leave `trust_remote_code` out if no code lies
+here):
+
+```python
+from sentence_transformers import SentenceTransformer
+
+embedder = SentenceTransformer("this/folder", trust_remote_code=True)
+vectors = embedder.encode(["A text.", "Another text."])
+print(embedder.similarity(vectors, vectors))
+```
+
+`reread embed` and `reread.load` give the same."""
+
 _FRAMED = {
     "": """between = [sep] * (2 if tokenizer.cls_token == "<s>" else 1)
     types = [0] * (1 + len(window) + len(between)) + [1] * (len(other) + 1)
@@ -264,6 +295,7 @@ _USAGE = {
     "phrases": Usage(_PHRASES, in_transformers=False),
     "coreference": Usage(_COREFERENCE, in_transformers=False),
     "generate": Usage(_GENERATE, in_windows=False),
+    "embed": Usage(_EMBED),
 }
 
 _OF_FRAME = {
@@ -297,6 +329,8 @@ def usage_of(
         return ""
     text_first = frame == "segments"
     code = _TAG_OF_CHARACTERS if characters else _USAGE[task].code
+    if task == "generate" and not windows:  # a class of transformers, which has a decoder
+        code = _WRITTEN
     use = code.replace("QUESTION_AND_TEXT", "text, question" if text_first else "question, text")
     for name, others in _OF_FRAME.items():
         use = use.replace(name, others[text_first])

@@ -11,6 +11,7 @@ from reread.training.objectives.choose import ChooseObjective
 from reread.training.objectives.classify import ClassifyObjective
 from reread.training.objectives.coreference import CoreferenceObjective
 from reread.training.objectives.documents import DocumentObjective
+from reread.training.objectives.embed import EmbedObjective
 from reread.training.objectives.generate import GenerateObjective
 from reread.training.objectives.masked_lm import MaskedLMObjective
 from reread.training.objectives.objective import Objective
@@ -31,6 +32,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "phrases": PhrasesObjective,
     "coreference": CoreferenceObjective,
     "generate": GenerateObjective,
+    "embed": EmbedObjective,
 }
 """`train.objective` -> class."""
 

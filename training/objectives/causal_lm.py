@@ -48,13 +48,14 @@ class CausalLMObjective(SummedObjective[StreamSettings, StreamDataset]):
     Perplexity is per word: summed over tokens, divided by the number of tokens that begin a word. Where the corpus
     stores <eos> at line ends it counts as a word, as in WikiText-103's figures; blank lines have none, so figures are
     comparable with Segatron's, and a little higher than Transformer-XL's, which counts the easy <eos> of blank lines.
+    `bits_per_token` is the mean of -log2 p(token): where tokens are bytes, what papers call bits per character.
     """
 
     name = "causal_lm"
     card = Card("AutoModelForCausalLM", "text-generation", "causal-language-model")
     counted = ("predicted",)
     figures = ("nll_sum", "predicted", "words", "rows", "tokens")
-    shown = {"ppl": "perplexity"}
+    shown = {"ppl": "perplexity", "bits": "bits_per_token"}
 
     model: LanguageModel
 
@@ -93,11 +94,14 @@ class CausalLMObjective(SummedObjective[StreamSettings, StreamDataset]):
 
     @torch.no_grad()
     def evaluate(self, held_out: Stream, limit: int | None) -> Tensor:
-        """Each of `evaluation_lanes` reads its share of the text, with the recipe's evaluation length and memory.
+        """Each of `evaluation_lanes` reads its share of the text, with the recipe's evaluation length and memory; with
+        `evaluation_context` sequences that overlap are read.
 
         With a limit there are `global_batch` lanes, and `limit` steps of each count. If the share is long enough, these
         are steps after `evaluation_memory` tokens, since hardly any token of a whole text is predicted without memory.
         """
+        if self.data.evaluation_context:
+            return self._evaluate_overlapping(held_out, limit)
         data, total = self.data, self.zeros()
         lanes = data.evaluation_lanes if limit is None else self.settings.global_batch
         lanes = max(1, min(lanes, len(held_out) // data.evaluation_length))
@@ -107,7 +111,13 @@ class CausalLMObjective(SummedObjective[StreamSettings, StreamDataset]):
             first = max(0, min(-(-data.evaluation_memory // data.evaluation_length), steps - limit))
             last = min(first + limit, steps)
         elif self.mesh.rank == 0:
-            self._log_evaluation(lanes, "eos" in held_out.special)
+            text = (
+                "1 lane reads all text, as for the figures of papers"
+                if lanes == 1
+                else f"{lanes} lanes, each of which begins without memory: papers have data.evaluation_lanes=1"
+            )
+            memory = f"memory of {data.evaluation_memory} tokens; " if self.model.memory_in_tokens else ""
+            self._log_evaluation(held_out, memory + text)
         share = self.mesh.share(lanes)
         for piece in pieces(np.arange(share.start, share.stop), self.settings.micro_batch):
             mems = None
@@ -118,15 +128,30 @@ class CausalLMObjective(SummedObjective[StreamSettings, StreamDataset]):
                     total += figures
         return total
 
-    def _log_evaluation(self, lanes: int, has_ends: bool) -> None:
-        ends = "an <eos> a line, none for blank lines" if has_ends else "no <eos>"
-        memory = f"; memory of {self.data.evaluation_memory} tokens" if self.model.memory_in_tokens else ""
-        text = (
-            "1 lane reads all text, as for the figures of papers"
-            if lanes == 1
-            else f"{lanes} lanes, each of which begins without memory: figures of papers are of data.evaluation_lanes=1"
-        )
-        log.info("perplexity is per word (%s)%s; %s", ends, memory, text)
+    def _evaluate_overlapping(self, held_out: Stream, limit: int | None) -> Tensor:
+        """Sequences of `evaluation_context` + `evaluation_length` tokens, the last of which count. All processes read
+        some. With a limit, `limit` steps of `global_batch` of them, from all over the text."""
+        data, total = self.data, self.zeros()
+        length, context = data.evaluation_length, data.evaluation_context
+        count = -(-(len(held_out) - 1) // length)
+        some = count if limit is None else min(count, limit * self.settings.global_batch)
+        numbers = np.arange(some) * count // some
+        if limit is None and self.mesh.rank == 0:
+            self._log_evaluation(
+                held_out, f"sequences of {context + length:,} tokens, the last {length:,} of which count"
+            )
+        share = self.mesh.share(some)
+        for piece in pieces(numbers[share.start : share.stop], self.settings.micro_batch):
+            rows = held_out.overlapping_rows(piece, length, context)
+            total += self._loss(rows, None, data.evaluation_memory)[1]
+        return total
+
+    @staticmethod
+    def _log_evaluation(held_out: Stream, text: str) -> None:
+        ends = "an <eos> a line, none for blank lines" if "eos" in held_out.special else "no <eos>"
+        log.info("perplexity is per word (%s); %s", ends, text)
+        if held_out.is_bytes:
+            log.info("each byte is a token, so bits_per_token is what papers call bits per character")
 
     @staticmethod
     def summary(totals: Mapping[str, float], steps: int) -> dict[str, float]:
@@ -135,6 +160,7 @@ class CausalLMObjective(SummedObjective[StreamSettings, StreamDataset]):
             "loss": totals["nll_sum"] / predicted,
             "perplexity": _exp(totals["nll_sum"] / words),
             "token_perplexity": _exp(totals["nll_sum"] / predicted),
+            "bits_per_token": totals["nll_sum"] / predicted / math.log(2),
         }
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:

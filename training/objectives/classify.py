@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reread.preprocessing.errors import UserError
 from reread.training.data.batch import Rows
 from reread.training.data.tasks.classify import ClassifySettings
 from reread.training.data.tasks.dataset import TaskDataset
@@ -25,10 +26,26 @@ PROBLEM_TYPES = {
 
 
 class ClassifyObjective(TaskObjective[ClassifySettings]):
-    """Cross entropy of the label; for sets the mean of binary cross entropies, for numbers the squared error."""
+    """Cross entropy of the label; for sets the mean of binary cross entropies, for numbers the squared error.
+
+    The loss of a label is multiplied by the weight of its class, if classes have weights, and divided by the number of
+    texts, not by the sum of their weights, so that it does not depend on how texts meet in a batch.
+    """
 
     name = "classify"
     card = Card("AutoModelForSequenceClassification", "text-classification", "text-classification")
+
+    @staticmethod
+    def check(config: Any, data: ClassifySettings) -> None:
+        TaskObjective.check(config, data)
+        if data.answer != "set" and (data.unchosen or data.thresholds):
+            raise UserError("task.threshold: for task.answer=set, whose labels have probabilities of their own")
+        if data.thresholds and len(data.thresholds) != len(data.labels):
+            raise UserError(f"task.thresholds: {len(data.thresholds)} for {len(data.labels)} labels; give one for each")
+        if data.unchosen == data and data.dev is None:
+            raise UserError(
+                f"task.threshold: {data.threshold} is chosen on task.dev, which is not given; give one, or a number"
+            )
 
     @staticmethod
     def configure(config: Any, data: ClassifySettings) -> None:
@@ -58,10 +75,12 @@ class ClassifyObjective(TaskObjective[ClassifySettings]):
         labels = torch.from_numpy(rows["labels"]).to(logits.device)
         if labels.is_floating_point():
             labels = labels.to(logits.dtype)
+        weights = None if self.class_weights is None else self.class_weights.to(logits.dtype)
         if self.data.answer == "one":
-            losses, right = F.cross_entropy(logits, labels, reduction="none"), logits.argmax(-1) == labels
+            losses, right = F.cross_entropy(logits, labels, weights, reduction="none"), logits.argmax(-1) == labels
         elif self.data.answer == "set":
-            losses = F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(-1)
+            every = F.binary_cross_entropy_with_logits(logits, labels, reduction="none", pos_weight=weights)
+            losses = every.mean(-1)
             right = ((logits > 0) == (labels > 0.5)).all(-1)
         else:
             losses = (logits[:, 0] - labels) ** 2

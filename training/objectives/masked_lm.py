@@ -11,6 +11,7 @@ from torch import Tensor
 
 from reread.training.data.batch import IGNORED, Rows
 from reread.training.data.masking.masking import span_boundaries
+from reread.training.data.rows.packed import borders
 from reread.training.objectives.objective import Card
 from reread.training.objectives.rows import RowObjective
 
@@ -77,6 +78,8 @@ class MaskedLMObjective(RowObjective):
         positions = np.flatnonzero(labels != IGNORED)  # on the host: a device would have to wait for their number
         names = ["input_ids", "token_type_ids", "documents"]
         inputs: dict[str, Tensor] = {name: self.put(batch[name]) for name in names if name in batch}
+        if "documents" in batch and getattr(self.model, "by_lengths", False):
+            inputs["borders"] = self.put(borders(batch["documents"]))
         tokens = batch["attention_mask"] != 0  # of booleans, whose values Longformer need not read
         if not tokens.all():  # kernels without a mask are faster, and more of them are fused
             inputs["attention_mask"] = self.put(tokens)

@@ -80,7 +80,10 @@ class Objective(ABC, Generic[AnyData, AnyDataset, AnyBatch]):
 
     first_position: int = 0
     """The row of the endless stream of data that is row 0 of step 0; below 0 if the run began at a later step with new
-    data."""
+    data, or if the batch of earlier steps was smaller."""
+
+    schedule_begins: int = 0
+    """The step at which the schedule began: of the learning rate, the batch and the share of masked tokens."""
 
     pass_share: float = PASS_SHARE
     """The constant cost of a forward pass of training, as a share of that of a full one."""
@@ -104,10 +107,11 @@ class Objective(ABC, Generic[AnyData, AnyDataset, AnyBatch]):
         self.total_lanes = settings.data.lanes(settings.global_batch)
         """Rows of a global batch, over all processes."""
         self.lanes = mesh.share(self.total_lanes)
-        if settings.global_batch < mesh.data_size:
+        if (rows := settings.smallest_batch) < mesh.data_size:
+            field = "global_batch" if rows == settings.global_batch else "batch_warmup.first"
             raise UserError(
-                f"train.global_batch: {settings.global_batch} rows are fewer than the {mesh.data_size} data-parallel "
-                "processes; raise it, or start fewer processes"
+                f"train.{field}: {rows} rows are fewer than the {mesh.data_size} data-parallel processes; raise it, or "
+                "start fewer processes"
             )
 
     @staticmethod
@@ -131,6 +135,19 @@ class Objective(ABC, Generic[AnyData, AnyDataset, AnyBatch]):
         """Parts of the names of parameters that no loss on such data depends on. They are frozen, since weight decay
         alone would shrink them to nothing."""
         return ()
+
+    def position(self, step: int) -> int:
+        """The row of the endless stream of data with which a step begins."""
+        return self.first_position + self._rows_before(step)
+
+    def go_on(self, step: int, position: int, schedule_begins: int) -> None:
+        """Begin with `step` at row `position` of the stream."""
+        self.schedule_begins = schedule_begins
+        self.first_position = position - self._rows_before(step)
+
+    def _rows_before(self, step: int) -> int:
+        begins = self.schedule_begins
+        return begins * self.settings.global_batch + self.settings.rows_before(step - begins)
 
     @abstractmethod
     def batches(self, step: int) -> Loader[AnyBatch]:

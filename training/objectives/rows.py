@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from reread.training.data.batch import Rows
-from reread.training.data.loader import ROWS_AT_ONCE, Loader, rows_by_step
+from reread.training.data.loader import ROWS_AT_ONCE, Loader, rows_at_steps
 from reread.training.data.rows.samples import RowDataset
 from reread.training.data.rows.trimming import pieces
 from reread.training.data.settings import MaskedSettings
@@ -24,12 +25,31 @@ class RowObjective(SummedObjective[MaskedSettings, RowDataset[Any]]):
         """The loss of the rows of a micro-batch, divided by `totals`, and their `figures`."""
 
     def batches(self, step: int) -> Loader[Rows]:
-        return Loader(rows_by_step(self.dataset, self.settings.global_batch, self.lanes, step, self.first_position))
+        masking, schedule = self.data.masking, self.settings.schedule
+        ends = self.settings.schedule_ends - self.schedule_begins
+
+        def draw(positions: NDArray[np.int64], steps: NDArray[np.int64]) -> Rows:
+            if not masking.by_step:
+                return self.dataset.rows(positions)
+            return self.dataset.rows(
+                positions, masking.shares(steps - self.schedule_begins, schedule.warmup_steps, ends)
+            )
+
+        def positions_of(step: int) -> NDArray[np.int64]:
+            share = self._share(step)
+            return np.arange(share.start, share.stop) + self.position(step)
+
+        return Loader(rows_at_steps(draw, positions_of, step))
+
+    def _share(self, step: int) -> range:
+        """The rows of a step's global batch that this rank has."""
+        return self.mesh.share(self.settings.rows_at(step - self.schedule_begins))
 
     def losses(self, batch: Rows, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
-        micro_batches = self.micro_batches(batch, np.arange(len(self.lanes)), self.pass_share)
+        share = self._share(step)
+        micro_batches = self.micro_batches(batch, np.arange(len(share)), self.pass_share)
         for rows in micro_batches:
-            self.seed_dropout(step, self.lanes.start + int(rows[0]))
+            self.seed_dropout(step, share.start + int(rows[0]))
             loss, figures = self.loss(self.trimmed_rows(batch, rows), totals)
             yield Pass(loss, figures, rows is micro_batches[-1])
 

@@ -47,7 +47,10 @@ class TagObjective(TaskObjective[TagSettings]):
             most = int((rows["labels"] != IGNORED).sum(1).max())  # counted here: a GPU would be waited for
             losses = self.model.chain_loss(logits, labels, most).sum()
         else:
-            losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+            weights = None if self.class_weights is None else self.class_weights.to(logits.dtype)
+            losses = F.cross_entropy(
+                logits.flatten(0, 1), labels.flatten(), weights, ignore_index=IGNORED, reduction="sum"
+            )
         return losses, ((logits.argmax(-1) == labels) & (labels != IGNORED)).sum()
 
     def decoded(self, dataset: Any, example: int, outputs: Outputs) -> Any:

@@ -4,6 +4,7 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled.splits import class_counts
 from reread.training.config import TrainSettings
 from reread.training.data.batch import Rows
 from reread.training.data.loader import Loader
+from reread.training.data.tasks.class_weights import check_class_weights, class_weights
 from reread.training.data.tasks.dataset import AnyTask, Outputs, TaskDataset
 from reread.training.data.tasks.mistakes import analysis
-from reread.training.data.tasks.settings import check_groups
+from reread.training.data.tasks.settings import TaskSettings, check_groups
 from reread.training.models.ernie_doc.configuration_ernie_doc import MOST_SKIMMED
 from reread.training.models.spec import ModelSpec
 from reread.training.objectives.memory import LaneMemory
@@ -28,6 +31,16 @@ from reread.training.parallel.mesh import Mesh
 
 Passes = list[tuple[int, Rows]]
 """The number of its group and the rows of each forward pass of a step."""
+
+
+def reading_of(data: TaskSettings) -> dict[str, Any]:
+    """`reading` of a configuration: how exported models cut long documents into windows."""
+    return {
+        "length": data.sequence_length,
+        "step": data.step,
+        "predict": data.predict,
+        "retrospective": data.retrospective,
+    }
 
 
 class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
@@ -91,8 +104,17 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
     def outputs(self, output: Any) -> Tensor:
         """What `read` returned, for each row [B, ...]."""
 
+    @cached_property
+    def class_weights(self) -> Tensor | None:
+        """The weight of each class [K] in the loss of training; None if all weigh the same."""
+        if getattr(self.data, "class_weights", None) is None:
+            return None
+        found = class_weights(self.data, class_counts(self.dataset.examples), len(self.dataset))
+        return self.mesh.put(torch.tensor(found, dtype=torch.float64))
+
     @staticmethod
     def check(config: Any, data: AnyTask) -> None:
+        check_class_weights(data)
         if data.retrospective and data.frame != "segments":
             raise UserError("task.retrospective: true, but this model has no memory to carry on; set it to false")
         if getattr(config, "recurrence", None) == "full" and not data.retrospective:
@@ -125,12 +147,7 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
         if data.labels:
             config.id2label = dict(enumerate(data.labels))
             config.label2id = {label: number for number, label in enumerate(data.labels)}
-        config.reading = {
-            "length": data.sequence_length,
-            "step": data.step,
-            "predict": data.predict,
-            "retrospective": data.retrospective,
-        }
+        config.reading = reading_of(data)
         config.task = data.travelling
 
     def batches(self, step: int) -> Loader[Passes]:

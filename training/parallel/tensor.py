@@ -7,7 +7,8 @@ A plan maps globs of module or parameter names to kinds; the first that matches 
     vocabulary  an Embedding, Linear or Parameter split over the vocabulary in its first dimension, padded with zeros
                 to a multiple of 128 rows a process; a Linear's padding logits are the least finite number
     attention   a module whose positional tensors, as far as they have a gradient, are inputs of column layers only: the
-                gradient is summed once for all of them, and dropout inside differs between tensor ranks
+                gradient is summed once for all of them, and dropout inside differs between tensor ranks; where heads
+                are unlike, its `keep_heads` is told which of them this rank has
     split       a module without parameters that computes on this rank's heads: dropout inside differs between ranks
     heads       a Parameter of an attention module that is split over heads in its first dimension
     shared      a Parameter that every tensor rank holds whole but uses for its own heads: its gradient is summed
@@ -50,6 +51,8 @@ def parallelise(model: nn.Module, plan: Mapping[str, str], mesh: Mesh) -> None:
             _set(model, name, _split_vocabulary(module, cut, name))
         elif kind in ("attention", "split") and mesh.tensor_size > 1:
             _split_attention(module, mesh, sum_inputs=kind == "attention")
+            if keep := getattr(module, "keep_heads", None):
+                keep(mesh.tensor_rank * heads // mesh.tensor_size, heads // mesh.tensor_size)
         elif kind == "column" and mesh.tensor_size > 1:
             _set(model, name, _column(module, cut, name, reduce_input=not name.startswith(attentions)))
         elif kind == "row" and mesh.tensor_size > 1:

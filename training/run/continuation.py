@@ -41,9 +41,9 @@ def continued_model(settings: TrainSettings, dataset: Dataset[Any]) -> RunModel:
 def continue_run(settings: TrainSettings, assembly: Assembly, dataset: Dataset[Any], mesh: Mesh) -> RunState:
     """Fill the weights and the optimiser from `settings.from_run`; returns the state of that checkpoint.
 
-    The data is read on from where that run stopped. Other data, or data in other lanes, is read from its beginning,
-    with empty memories. The moments of parameters that did not learn in that run are zero. Raises `UserError` if there
-    is no such checkpoint, if it does not fit the model, or if no step is left.
+    The data is read on from where that run stopped, with other masks, too. Other data, or data in other lanes, is read
+    from its beginning, with empty memories. The moments of parameters that did not learn in that run are zero. Raises
+    `UserError` if there is no such checkpoint, if it does not fit the model, or if no step is left.
     """
     assert settings.from_run is not None
     run, wanted = origin_of(settings.from_run)
@@ -58,11 +58,12 @@ def continue_run(settings: TrainSettings, assembly: Assembly, dataset: Dataset[A
                 f"train.steps: {settings.steps}, but {run} is at step {step}, and its steps count; give more than "
                 f"{step}"
             )
-        if settings.schedule.restart and (fault := settings.schedule.longer_than(settings.schedule_ends - step)):
+        if settings.schedule.restart and (fault := settings.too_long_for(settings.schedule_ends - step)):
             raise UserError(f"train: {fault}")
         tensors, slices = assembly.weights()
         lanes, of_lanes = objective.state()
-        same_data = not corpus_changes(state["corpus"], dataset.facts()) and not dataset.changes_since(state)
+        same_corpus = not corpus_changes(state["corpus"], dataset.facts())
+        same_data = same_corpus and not dataset.changes_since(state, masks=False)
         goes_on = same_data and store.fits(step, of_lanes)
         if goes_on:
             tensors, slices = tensors | lanes, slices | of_lanes
@@ -75,8 +76,8 @@ def continue_run(settings: TrainSettings, assembly: Assembly, dataset: Dataset[A
         log.info("did not learn in %s, so the optimiser begins anew with it: %s", run, ", ".join(_parameters(fresh)))
     assembly.masters.to_model()
     set_steps_taken(assembly.optimizer, state["updates"])
-    position = state["position"] if goes_on else 0
-    objective.first_position = position - step * settings.global_batch
+    begins = step if settings.schedule.restart else state.get("schedule_begins", 0)
+    objective.go_on(step, state["position"] if goes_on else 0, begins)
     data = (
         "the data goes on from there"
         if goes_on

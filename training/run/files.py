@@ -22,7 +22,9 @@ A run is a folder, `runs/NAME`. This page lists all files in it. It is made from
 it up to date, and another test looks for files of real runs that it does not list. `reread ablate` keeps its figures
 beside the runs, in `runs/NAME-ablation.json`; `runs/.labelled` has what was read of large labelled files, which all
 runs share and which may be removed while none of them is running; `runs/.starts` has the models of words that
-fine-tunings began with (`finetune.words`), which may be removed once these have a checkpoint.
+fine-tunings began with (`finetune.words`), which may be removed once these have a checkpoint. `runs/.folds` has the
+files of folds (`finetune.folds`), which are written again where they are missing, and `runs/NAME-grid.json` the points
+of a grid (`finetune.grid`) with their scores on dev.
 
 | file | holds | written by, when | read by |
 |---|---|---|---|
@@ -147,6 +149,12 @@ class RunFile(Enum):
         "`reread finetune`, when the run is done",
         "`reread report`",
     )
+    CHOSEN = (
+        "chosen.json",
+        "Settings of the task that were chosen on dev after training: thresholds.",
+        "`reread finetune`, `evaluate`",
+        "`reread evaluate`, `predict`, `export`",
+    )
     BASELINES = (
         "baselines.json",
         "Scores of simple baselines, by held-out file.",
@@ -158,6 +166,12 @@ class RunFile(Enum):
         "The words that the model fills into the recipe's examples, by checkpoint.",
         "`reread report`",
         "the next report",
+    )
+    TABLE = (
+        "table.md",
+        "Of a suite, which has no model of its own: the scores of its tasks beside published ones.",
+        "`reread run`, `report`",
+        "people",
     )
     REPORT = ("report.html", "The page about the run.", "`reread report`", "people")
     EXPORT = (

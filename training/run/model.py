@@ -38,7 +38,7 @@ def new_run_model(settings: TrainSettings, dataset: Dataset[Any]) -> RunModel:
 
     Raises `UserError` if they contradict each other (`model_config`).
     """
-    resolved = resolve(settings, dataset.vocab_size, settings.init, dataset.special)
+    resolved = resolve(settings, dataset.vocab_size, settings.init, dataset.special, grows=bool(dataset.new_rows))
     untrained = leaves_pooler(resolved) and (settings.init is None or has_untrained_pooler(settings.init))
     return RunModel(
         **vars(resolved), tokenizer_folder=dataset.tokenizer_folder, corpus=dataset.card(), untrained_pooler=untrained

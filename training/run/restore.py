@@ -69,14 +69,14 @@ def averaged_steps(run: Path, average: str | None, step: int | None = None) -> l
     numbers = average.split(",")
     given = sorted({int(one) if one.strip().isdecimal() else 0 for one in numbers})
     if 0 in given or given == [1] or len(given) < len(numbers):
-        raise UserError(f"--average {average}: a number of checkpoints from 2 on, or their steps: 1000,2000,3000")
+        raise UserError(f"average {average}: a number of checkpoints from 2 on, or their steps: 1000,2000,3000")
     if len(given) > 1:
         return given
     folder = RunFile.CHECKPOINTS.of(run)
     there = [one for one in CheckpointStore(folder, 1, Mesh()).steps() if step is None or one <= step]
     if given[0] > len(there):
         raise UserError(
-            f"--average {average}: {folder} holds {len(there)} checkpoints ({_listed(there) or 'none'}); a run keeps "
+            f"average {average}: {folder} holds {len(there)} checkpoints ({_listed(there) or 'none'}); a run keeps "
             "the last train.checkpoint.keep of them, which may be raised when it is continued"
         )
     return there[-given[0] :]

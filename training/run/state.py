@@ -44,7 +44,7 @@ class RunState(TypedDict):
     skipped_steps: Count
     best: Best | None
     schedule_begins: NotRequired[Count]
-    """`Trainer.schedule_begins`; checkpoints of earlier versions lack it, since no schedule restarted."""
+    """`Objective.schedule_begins`; checkpoints of earlier versions lack it, since no schedule restarted."""
 
 
 def run_state(store: CheckpointStore, step: int) -> RunState:

@@ -44,6 +44,20 @@ def positive_f1(gold: Mapping[str, str], predicted: Mapping[str, str], positive:
     return f1(right, list(predicted.values()).count(positive), list(gold.values()).count(positive))
 
 
+def matthews(gold: Mapping[str, str], predicted: Mapping[str, str]) -> float:
+    """Matthews' correlation of gold and predicted labels, from -100 to 100, for any number of labels (Gorodkin 2004).
+
+    0 if all gold labels, or all predicted ones, are the same.
+    """
+    pairs = paired(gold, predicted)
+    right, there, made = sum(label == guess for label, guess in pairs), *map(Counter, zip(*pairs, strict=True))
+    count = len(pairs)
+    shared = math.fsum(made[label] * number for label, number in there.items())
+    spread = [count**2 - math.fsum(number**2 for number in one.values()) for one in (there, made)]
+    scale = math.sqrt(spread[0] * spread[1])
+    return 100 * (right * count - shared) / scale if scale else 0.0
+
+
 def micro_f1(gold: Mapping[str, Collection[str]], predicted: Mapping[str, Collection[str]]) -> float:
     """F1 over all decisions (text, label) of sets of labels: TP, FP and FN are summed over texts and labels."""
     pairs = [(set(labels), set(guesses or ())) for labels, guesses in paired(gold, predicted)]

@@ -25,9 +25,9 @@ def mrr(gold: Mapping[str, Grades], predicted: Mapping[str, Sequence[float]]) ->
     return _mean(gold, predicted, lambda grades: next((1 / rank for rank, one in enumerate(grades, 1) if one), 0))
 
 
-def recall(gold: Mapping[str, Grades], predicted: Mapping[str, Sequence[float]]) -> float:
-    """The share of a query's relevant passages that are among the first ten."""
-    return _mean(gold, predicted, lambda grades: sum(map(bool, grades)), relative=True, whole=True)
+def recall(gold: Mapping[str, Grades], predicted: Mapping[str, Sequence[float]], depth: int = DEPTH) -> float:
+    """The share of a query's relevant passages that are among the first ten, or `depth`."""
+    return _mean(gold, predicted, lambda grades: sum(map(bool, grades)), relative=True, whole=True, depth=depth)
 
 
 def ndcg(gold: Mapping[str, Grades], predicted: Mapping[str, Sequence[float]]) -> float:
@@ -47,16 +47,17 @@ def _mean(
     value: Callable[[Grades], float],
     relative: bool = False,
     whole: bool = False,
+    depth: int = DEPTH,
 ) -> float:
-    """The mean over queries of the `value` of the first grades in predicted order.
+    """The mean over queries of the `value` of the first `depth` grades in predicted order.
 
     `relative` divides it by that of the best order, of which `whole` counts all passages.
     """
     found = []
     for grades, guess in paired(gold, predicted):
         order = [] if guess is None else sorted(range(len(grades)), key=lambda one: (-guess[one], grades[one]))
-        best = value(sorted(grades, reverse=True)[: None if whole else DEPTH]) if relative else 1.0
-        found.append(value([grades[one] for one in order[:DEPTH]]) / best if best else 0.0)
+        best = value(sorted(grades, reverse=True)[: None if whole else depth]) if relative else 1.0
+        found.append(value([grades[one] for one in order[:depth]]) / best if best else 0.0)
     return points(found)
 
 

@@ -13,6 +13,7 @@ from reread.training.scoring.classification import (
     auc,
     exact_sets,
     macro_f1,
+    matthews,
     mean_absolute_error,
     micro_f1,
     pearson,
@@ -72,6 +73,7 @@ SCORES: dict[str, dict[str, Score]] = {
         "macro-f1": Score(macro_f1, ("labels",)),
         "positive-f1": Score(positive_f1, ("positive",)),
         "auc": Score(_auc, ("positive", "probabilities")),
+        "matthews": Score(matthews),
     },
     "classify-set": {"micro-f1": Score(micro_f1), "accuracy": Score(exact_sets)},
     "classify-number": {
@@ -108,6 +110,13 @@ SCORES: dict[str, dict[str, Score]] = {
         "pac": Score(pac, ("groups",)),
     },
     "rank": {"ndcg@10": Score(ndcg), "mrr@10": Score(mrr), "recall@10": Score(recall)},
+    "embed-similarity": {"spearman": Score(spearman), "pearson": Score(pearson)},
+    "embed-retrieval": {
+        "ndcg@10": Score(ndcg),
+        "mrr@10": Score(mrr),
+        "recall@10": Score(recall),
+        "recall@100": Score(partial(recall, depth=100)),
+    },
     "phrases": {f"f1@{depth}": Score(partial(f1_at, depth=depth)) for depth in (3, 1, 5)},
     "coreference": {"conll-f1": Score(average), "muc": Score(muc), "b3": Score(b_cubed), "ceaf-e": Score(ceaf)},
     "generate": {
@@ -117,7 +126,8 @@ SCORES: dict[str, dict[str, Score]] = {
         "em": Score(equal),
     },
 }
-"""Kind of task (`classify` is three, by what a label is, `answer` too, with evidence, without, or as evidence alone) ->
+"""Kind of task (`classify` is three, by what a label is, `answer` too, with evidence, without, or as evidence alone,
+`embed` two, pairs with scores and queries with documents) ->
 its scores by name, of which the first one chooses the best checkpoint unless the recipe names another."""
 
 
@@ -127,8 +137,9 @@ def scores(kind: str, gold: Mapping[str, Any], predicted: Mapping[str, Any], **g
 
     By id, gold and prediction are a label (classify-one), a collection of labels (classify-set), a number
     (classify-number), a sequence of tags (tag), the texts of the answers and one text (answer), these with supporting
-    facts (answer-evidence, evidence), the index of an option (choose), grades and scores of passages (rank), sequences
-    of phrases (phrases), clusters of spans (coreference), or texts (generate).
+    facts (answer-evidence, evidence), the index of an option (choose), grades and scores of passages (rank;
+    embed-retrieval, where those that were not found have -inf), numbers (embed-similarity), sequences of phrases
+    (phrases), clusters of spans (coreference), or texts (generate).
     `given` may have:
 
     - classify-one: `labels`, all labels of the training data; for two labels also `positive`, the label whose F1 is

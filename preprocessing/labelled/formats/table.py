@@ -10,6 +10,9 @@ from reread.preprocessing.input.streams import split_name
 from reread.preprocessing.labelled.columns import NAMES, Columns
 from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.file import LabelledFile
+from reread.preprocessing.labelled.formats.arxiv import read_arxiv
+from reread.preprocessing.labelled.formats.beir import is_qrels, read_beir
+from reread.preprocessing.labelled.formats.clue import read_both_c3, read_chid, read_wsc
 from reread.preprocessing.labelled.formats.conll import is_conll, read_conll
 from reread.preprocessing.labelled.formats.delimited import read_clue, read_csv, read_tsv
 from reread.preprocessing.labelled.formats.folders import read_folders
@@ -39,6 +42,9 @@ class LabelledFormat(NamedTuple):
     takes_any: bool = False
     """Whether every file could be read so; therefore its first bytes must not look like another format."""
 
+    beside: bool = False
+    """Whether other files beside it are read, too."""
+
 
 def _read_conll_2012(source: LabelledFile) -> Iterator[Example]:
     return read_mentions(source) if source.task == "coreference" else read_ontonotes(source)
@@ -58,7 +64,10 @@ FORMATS: dict[str, LabelledFormat] = {
     ),
     "squad": LabelledFormat(("answer",), read_squad, '{"data": [{"paragraphs": [{"context": .., "qas": [..]}]}]}'),
     "triviaqa": LabelledFormat(
-        ("answer",), read_triviaqa, '{"Data": [{"Question": .., "EntityPages": [..]}]}, documents in evidence/'
+        ("answer",),
+        read_triviaqa,
+        '{"Data": [{"Question": .., "EntityPages": [..]}]}, documents in evidence/',
+        beside=True,
     ),
     "hotpotqa": LabelledFormat(
         ("answer", "rank"), read_hotpotqa, '[{"_id": .., "question": .., "context": [[title, [sentences]]]}]'
@@ -67,11 +76,26 @@ FORMATS: dict[str, LabelledFormat] = {
         ("rank",), read_sentences, "a file of hotpotqa, whose sentences are the passages; it has to be named"
     ),
     "c3": LabelledFormat(("choose",), read_c3, '[[lines], [{"question": .., "choice": [..], "answer": ..}], id]'),
+    "clue-c3": LabelledFormat(
+        ("choose",), read_both_c3, "m-NAME.json and d-NAME.json of C3, both read; it has to be named", beside=True
+    ),
+    "clue-chid": LabelledFormat(
+        ("choose",),
+        read_chid,
+        'lines such as {"content": ["..#idiom000001#.."], "candidates": [..]}, NAME_answer.json beside it (CLUE)',
+        beside=True,
+    ),
+    "clue-wsc": LabelledFormat(
+        ("classify",), read_wsc, 'lines such as {"text": .., "target": {"span1_text": ..}, "label": "true"} (CLUE)'
+    ),
     "cmrc2019": LabelledFormat(
         ("choose",), read_cmrc2019, '{"data": [{"context_id": .., "context": ".. [BLANK1] .."}]}'
     ),
     "wikihop": LabelledFormat(
         ("choose",), read_wikihop, '[{"id": .., "query": .., "candidates": [..], "supports": [..], "answer": ..}]'
+    ),
+    "arxiv": LabelledFormat(
+        ("generate",), read_arxiv, 'lines such as {"article_id": .., "article_text": [..], "abstract_text": [..]}'
     ),
     "conll": LabelledFormat(
         ("tag",),
@@ -96,10 +120,17 @@ FORMATS: dict[str, LabelledFormat] = {
     "cail": LabelledFormat(
         ("choose",), read_cail, 'lines such as {"A": .., "B": .., "C": .., "label": "B"} (CAIL2019-SCM)'
     ),
+    "beir": LabelledFormat(
+        ("embed",), read_beir, "qrels (query-id, corpus-id, score), with corpus.jsonl and queries.jsonl (BEIR)"
+    ),
     "semeval": LabelledFormat(
         ("classify",), read_semeval, "XML of articles, ground truth beside it", ("text", "second")
     ),
 }
+
+
+_FIELDS = {("A", "B", "C"): "cail", ("content", "candidates"): "clue-chid", ("text", "target"): "clue-wsc"}
+"""Fields of a line of JSON by which a format is recognised."""
 
 
 def check_form(source: LabelledFile, name: str) -> None:
@@ -120,7 +151,9 @@ def recognise(source: LabelledFile) -> tuple[str, str]:
     """The format of a file and the reason, from its name and its first bytes; raises `UserError` if none fits."""
     name = split_name(str(source.path))[0]
     if source.path.is_dir():
-        return "folders", "it is a folder"
+        return "beir" if source.task == "embed" else "folders", "it is a folder"
+    if source.task == "embed" and is_qrels(source.head):
+        return "beir", "its first line names query-id and corpus-id"
     for suffix, format in ((".tar", "folders"), (".xml", "semeval"), (".tsv", "tsv"), (".csv", "csv")):
         if name.endswith(suffix):
             return format, f"by the name *{suffix}"
@@ -149,21 +182,25 @@ def _recognise_list(head: bytes) -> str:
     return next(of_objects, "c3") if head[1:].lstrip().startswith(b"{") else "c3"
 
 
+_OBJECTS = {"squad": ("data", "paragraphs"), "triviaqa": ("Data", "QuestionId"), "cmrc2019": ("data", "context_id")}
+"""Formats of a file that is one object -> two names in its first bytes."""
+
+
 def _recognise_object(source: LabelledFile, head: bytes) -> tuple[str, str]:
-    if b'"paragraphs"' in head and b'"data"' in head:
-        return "squad", 'JSON with "data" and "paragraphs"'
-    if b'"Data"' in head and b'"QuestionId"' in head:
-        return "triviaqa", 'JSON with "Data" and "QuestionId"'
-    if b'"context_id"' in head and b'"data"' in head:
-        return "cmrc2019", 'JSON with "data" and "context_id"'
+    for format, names in _OBJECTS.items():
+        if all(f'"{name}"'.encode() in head for name in names):
+            return format, 'JSON with "{}" and "{}"'.format(*names)
     known = len(source.mistakes)
     try:
         fields = set(json.loads(next(source.visible_rows())[1].pop()))
     except (ValueError, RecursionError, StopIteration):  # the reader describes the mistake
         fields = set()
     del source.mistakes[known:]
-    if {"A", "B", "C"} <= fields:
-        return "cail", "its first line has the fields A, B and C"
+    for names, format in _FIELDS.items():
+        if fields >= {*names} and source.task in FORMATS[format].tasks:
+            return format, f"its first line has the fields {', '.join(names[:-1])} and {names[-1]}"
+    if source.task == "generate" and "article_text" in fields:
+        return "arxiv", "its first line has the field article_text"
     found = sorted(fields & {*NAMES["text"], *Columns(source.columns, source.join).roots(fields)})
     # With our own name of the text it is our own format, in which a misspelt field is an error.
     if source.task == "classify" and found and ("text" not in fields or source.columns):

@@ -5,6 +5,7 @@ from reread.preprocessing.labelled.tasks.answer import AnswerLine
 from reread.preprocessing.labelled.tasks.choose import ChooseLine
 from reread.preprocessing.labelled.tasks.classify import ClassifyLine
 from reread.preprocessing.labelled.tasks.coreference import CoreferenceLine
+from reread.preprocessing.labelled.tasks.embed import EmbedLine
 from reread.preprocessing.labelled.tasks.generate import GenerateLine
 from reread.preprocessing.labelled.tasks.phrases import PhrasesLine
 from reread.preprocessing.labelled.tasks.rank import RankLine
@@ -19,5 +20,6 @@ TASKS: dict[str, type[TaskLine]] = {
     "phrases": PhrasesLine,
     "coreference": CoreferenceLine,
     "generate": GenerateLine,
+    "embed": EmbedLine,
 }
 """`task.kind` -> the class of a line of `jsonl`, which makes the example."""

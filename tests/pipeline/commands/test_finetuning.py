@@ -23,7 +23,7 @@ from reread.pipeline.recipe.load import load_recipe, recipe_values
 from reread.pipeline.recipe.schema import Published
 from reread.pipeline.recipe.task import finetune_recipe
 from reread.pipeline.recipe.then import following
-from reread.pipeline.run_folder import seeds
+from reread.pipeline.run_folder import finetuning
 from reread.pipeline.slurm.submit import submit_finetuning, submit_recipe
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.tokens.wordpiece import WordPiece
@@ -93,12 +93,12 @@ def done(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]
         calls.append(("evaluate", run.name))
         return None, {"accuracy": 50.0 + len(calls)}
 
-    for module in (run, seeds):
+    for module in (run, finetuning):
         monkeypatch.setattr(module, "train", train)
         monkeypatch.setattr(module, "export", export)
     monkeypatch.setattr(run, "report", lambda run: None)
     monkeypatch.setattr(run, "write_report", lambda run: ([], []))
-    monkeypatch.setattr(seeds, "figures_of", figures_of)
+    monkeypatch.setattr(finetuning, "figures_of", figures_of)
     monkeypatch.setattr(finetune, "print_scores", lambda recipe, measured, found: None)
     return calls
 
@@ -579,7 +579,7 @@ def test_what_is_out_of_reach_is_said_before_training(
         finetune.finetune("asked.yaml", given)
     assert not done
     with caplog.at_level("INFO", "reread"):
-        seeds.train_seeds(
+        finetuning.train_all(
             finetune_recipe("asked.yaml", [*given, "task.wrong=skip"]),
             "asked.yaml",
             [

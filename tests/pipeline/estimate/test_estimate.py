@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+import yaml
 from transformers import BertConfig, BertForPreTraining, RobertaConfig, RobertaForMaskedLM
 
 from reread.pipeline.estimate import arrangement as arrangement_module
@@ -19,7 +21,7 @@ from reread.pipeline.estimate.disk import corpus_size, vocabulary
 from reread.pipeline.estimate.hardware import FRAGMENTED_SHARE, GIB, cluster, gpu_named, network_named
 from reread.pipeline.estimate.rehearsal import Footprint, rehearse, step_totals
 from reread.pipeline.estimate.speed import Ring, exposed_seconds, ring
-from reread.pipeline.estimate.summary import _count, _size, expected_config, print_estimate
+from reread.pipeline.estimate.summary import _count, _size, expected_config, print_estimate, print_estimates
 from reread.pipeline.estimate.work import Work
 from reread.pipeline.recipe.layers import available_recipes
 from reread.pipeline.recipe.load import load_recipe
@@ -523,6 +525,29 @@ def test_the_vocabulary_is_never_guessed_silently(caplog) -> None:
     other = load_recipe("nezha-base", ["preprocess.tokenizer.path=mine.model"])
     with pytest.raises(UserError, match=r"mine\.model is not there; set train\.model\.vocab_size"):
         vocabulary(other, recipe.train)
+
+
+def test_the_time_of_phases_is_added_up_and_steps_of_a_growing_batch_count_by_their_rows(
+    capsys, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = train_values(tmp_path / "corpus", batch_warmup={"first": 2, "steps": 50}, micro_batch=4)
+    values["model"]["vocab_size"] = 99
+    recipe = {"name": "two", "train": values, "phases": [{"steps": 100}, {"steps": 60, "global_batch": 16}]}
+    Path("two.yaml").write_text(yaml.safe_dump({**recipe, "train": {**values, "steps": None}}))
+    print_estimates(load_recipe("two.yaml", []), cluster(2, "v100-16g", 8, "ib100"))
+    shown = " ".join(capsys.readouterr().out.split())
+    rows = 2 * 50 + 6 * 49 // 2 + 8 * 50
+    for text in (
+        "phase 1 of 2, steps 1 to 100: two on 2 v100-16g",
+        "2 to 8 rows of 48 tokens a step",
+        f"100 steps, {_count(48 * rows)} tokens",
+        "phase 2 of 2, steps 101 to 160: two on 2 v100-16g",
+        "16 rows of 48 tokens a step",
+        f"60 steps, {_count(48 * 16 * 60)} tokens",
+        "all phases, 160 steps: ",
+    ):
+        assert text in shown, text
 
 
 def test_the_estimate_shows_both_arrangements(capsys, tmp_path, monkeypatch) -> None:

@@ -1,5 +1,6 @@
 """`import reread`: its names, what importing costs, where it runs, and the commands that it starts."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -109,6 +110,7 @@ def test_a_program_goes_from_text_to_a_model(tmp_path: Path, monkeypatch: pytest
         "model": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32},
         "steps": 2,
         "global_batch": 4,
+        "checkpoint": {"every_steps": 1},
         "parallel": {"processes": 1},
     }
     run = reread.train("nezha-small", **settings)
@@ -121,6 +123,10 @@ def test_a_program_goes_from_text_to_a_model(tmp_path: Path, monkeypatch: pytest
     assert figures == kept["figures"] and figures["loss"] > 0
     again = reread.train("nezha-small", **settings)
     assert again.metrics == run.metrics
+    averaged = json.loads((run.export("averaged", average=2) / "config.json").read_text(encoding="utf-8"))
+    assert averaged["averaged_steps"] == [1, 2] and run.evaluate(average=[1, 2])["loss"] != figures["loss"]
+    with pytest.raises(UserError, match=r"average 3: .*checkpoints holds 2 checkpoints \(1, 2\)"):
+        run.export(average=3)
     exported = reread.load(run.export())
     assert exported.fill("今天[MASK]好。") == run.load().fill("今天[MASK]好。")
     tasks = ROOT / "pipeline" / "sample" / "tasks" / "chnsenticorp"

@@ -167,3 +167,36 @@ def test_a_run_keeps_steps_so_it_resumes_by_either(tmp_path: Path, monkeypatch: 
     for given in ("tokens=128000", "tokens=127999", "steps=10"):
         check_same_run(run, load_recipe("nezha-base", [a_step, given], "train"))
     assert train_section(training_recipe(f"from={run}", ["name=new", "tokens=256000"])).steps == 20
+
+
+def test_tokens_are_counted_in_the_rows_of_a_batch_that_grows() -> None:
+    """The least steps that hold them, by adding up the steps one by one."""
+    given = ["global_batch=50", "batch_warmup={first: 7, tokens: 64001}", "tokens=2e5", "data.sequence_length=64"]
+    train = train_section(load_recipe("nezha-base", [*given, "schedule.warmup_tokens=3e4"], "train"))
+    sizes = [train.rows_at(step) for step in range(train.steps)]
+    warmup = train.batch_warmup
+    assert warmup and warmup.steps and sizes[0] == 7 and set(sizes[warmup.steps :]) == {50}
+    assert all(abs(size - (7 + 43 * step / warmup.steps)) <= 1 for step, size in enumerate(sizes[: warmup.steps]))
+    for steps, tokens in ((warmup.steps, 64001), (train.steps, 2e5), (train.schedule.warmup_steps, 3e4)):
+        assert 64 * sum(sizes[:steps]) >= tokens
+    assert 64 * sum(sizes[: train.steps - 1]) < 2e5 and 64 * sum(sizes[: train.schedule.warmup_steps - 1]) < 3e4
+    one_less = warmup.model_copy(update={"steps": warmup.steps - 1})
+    assert 64 * one_less.rows_before(warmup.steps - 1, 50) < 64001
+    recipe = load_recipe("modernbert-base", [], "train")
+    first, *later = phases.phases_of(recipe)
+    assert first.batch_warmup and first.smallest_batch == 768 and [one.batch_warmup for one in later] == [None, None]
+
+
+def test_a_later_phase_goes_on_with_the_whole_batch(tmp_path: Path) -> None:
+    train = "{batch_warmup: {first: 7, steps: 9}, global_batch: 50, steps: null}"
+    text = f"base: nezha-base\nname: t\ntrain: {train}\nphases:\n"
+    path = tmp_path / "t.yaml"
+    path.write_text(text + "- {steps: 9}\n- {steps: 5}\n- {steps: 20, schedule: {restart: true}}\n")
+    found = phases.phases_of(load_recipe(str(path), [], "train"))
+    assert [one.batch for one in found] == ["7 to 50", "50", "7 to 50"]
+    path.write_text(text + "- {steps: 9}\n- {steps: 5, batch_warmup: {first: 3, steps: 2}}\n")
+    with pytest.raises(UserError, match=r"phase 2: batch_warmup: a batch grows as a schedule begins; set schedule\.re"):
+        load_recipe(str(path), [], "train")
+    path.write_text(text + "- {steps: 9}\n- {steps: 5, schedule: {restart: true}}\n")
+    with pytest.raises(UserError, match=r"phase 2: batch_warmup\.steps is 9, more than the schedule's 5 steps"):
+        phases.phases_of(load_recipe(str(path), [], "train"))

@@ -126,7 +126,7 @@ def test_without_slurm_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch, tmp
     ("overrides", "message"),
     [
         (["preprocess.output=corpora/new"], "corpora/zh/manifest.json: not there"),  # else known after preprocessing
-        (["slurm.nodes=4", "train.global_batch=31"], "is 31, fewer rows than the 32 data-parallel ranks of 4 nodes"),
+        (["slurm.nodes=4", "train.global_batch=31"], "has 31 rows, fewer than the 32 data-parallel ranks of 4 nodes"),
         (["slurm.hours=0.05"], "warning_seconds is 300, not below the 180 s of hours"),
     ],
 )
@@ -136,6 +136,29 @@ def test_what_would_fail_after_hours_is_refused_before(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=message):
         submit_recipe("nezha-base", overrides, None, dry_run=True)
+
+
+def test_phases_are_one_job_and_the_smallest_batch_has_a_row_for_each_process(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "base: nezha-base\nname: two\npreprocess: {input: {paths: [text.txt]}, tokenizer: {path: vocab.txt}}\n"
+    phases = "- {steps: 9}\n- {steps: 5, data: {sequence_length: 512}, global_batch: 40}\n"
+    Path("two.yaml").write_text(f"{text}train: {{steps: null}}\nphases:\n{phases}")
+    Path("text.txt").write_text("One text.\n")
+    Path("vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\no\n")
+    caplog.set_level("INFO", "reread")
+    submit_recipe("two.yaml", ["slurm.nodes=5"], None, dry_run=True)
+    shown = capsys.readouterr().out
+    assert shown.count("#SBATCH --job-name=two\n") == shown.count("#SBATCH --nodes=5\n") == 1
+    assert "one job trains the 2 phases, up to steps 9, 14" in caplog.text
+    with pytest.raises(
+        UserError, match="the smallest batch of train has 40 rows, fewer than the 48 data-parallel rank"
+    ):
+        submit_recipe("two.yaml", ["slurm.nodes=6"], None, dry_run=True)
 
 
 def test_a_folder_with_a_space_is_one_value() -> None:

@@ -355,7 +355,27 @@ def test_a_file_without_entities_is_one_line(tmp_path: Path) -> None:
         read(write(tmp_path / "onto", "#begin document (a)\n" + "a 0 0 Rome NNP * - - - - _ (0)\n"), "tag")
 
 
+ARTICLE = {
+    "article_id": "7",
+    "article_text": ["one .", " two . "],
+    "abstract_text": ["<S> a . </S>", "b"],
+    "labels": None,
+}
+
+
+def test_an_article_and_its_abstract_are_their_sentences(tmp_path: Path) -> None:
+    lines = [ARTICLE, {**ARTICLE, "article_id": "8", "abstract_text": None, "sections": [["x"]]}]
+    first, second = read(write(tmp_path / "val.txt", lines), "generate")
+    assert (first.id, first.text, first.target) == ("7", "one .\ntwo .", "a .\nb")
+    assert (second.id, second.target) == ("8", None)
+    path = write(tmp_path / "empty.txt", [ARTICLE, {**ARTICLE, "article_text": []}])
+    with pytest.raises(UserError, match=r"empty\.txt:2: article_text"):
+        read(path, "generate")
+
+
 # --- the format is recognised ---
+
+SPANS = {"span1_text": "a", "span1_index": 0, "span2_text": "b", "span2_index": 1}
 
 
 def test_every_format_is_recognised_with_a_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -369,7 +389,10 @@ def test_every_format_is_recognised_with_a_reason(tmp_path: Path, caplog: pytest
         "g.json": ("choose", '[{"id": "1", "query": "q", "candidates": ["a", "b"], "supports": ["c"]}]', "wikihop"),
         "d.json": ("choose", [{"data": [article]}], "cmrc2019"),
         "qa/e.json": ("answer", json.dumps({"Data": [question("q", "Emma.txt")]}), "triviaqa"),
+        "h.txt": ("generate", [ARTICLE], "arxiv"),
         "a.txt": ("choose", [{"A": "x", "B": "y", "C": "z"}], "cail"),
+        "h.json": ("choose", [{"content": ["#idiom1#"], "candidates": ["a", "b"]}], "clue-chid"),
+        "i.json": ("classify", [{"text": "ab", "target": SPANS, "label": "true"}], "clue-wsc"),
         "b.txt": ("tag", "x O\n", "conll"),
         "onto.txt": ("tag", ONTONOTES, "conll-2012"),
         "c.txt": ("classify", "label\ttext\n1\tx\n", "tsv"),
@@ -379,7 +402,7 @@ def test_every_format_is_recognised_with_a_reason(tmp_path: Path, caplog: pytest
         "folder/pos/1.txt": ("classify", "x", "folders"),
     }
     write(tmp_path / "evidence/wikipedia/Emma.txt", "Emma is by Jane Austen.")
-    stated = {"document-per-line", "document-per-file", "hotpotqa-sentences"}
+    stated = {"document-per-line", "document-per-file", "hotpotqa-sentences", "clue-c3"}
     assert {format for _, _, format in files.values()} == set(FORMATS) - stated
     for name, (task, content, format) in files.items():
         path = write(tmp_path / name, content)

@@ -26,7 +26,14 @@ JSON: dict[str, tuple[Any, Any]] = {
         "choose", [{"id": "i", "query": "q", "candidates": ["a", "b"], "supports": ["x", "y"], "answer": "b"}]
     ),
     "cmrc2019": ("choose", {"data": [{"context_id": 1, "context": "[BLANK1]", "choices": ["a", "b"], "answers": [0]}]}),
+    "arxiv": ("generate", {"article_id": "i", "article_text": ["a", "b"], "abstract_text": ["<S> a </S>"]}),
     "cail": ("choose", {"A": "a", "B": "b", "C": "c", "label": "B"}),
+    "clue-chid": ("choose", {"content": ["#idiom1#"], "candidates": ["a", "b"]}),
+    "clue-wsc": (
+        "classify",
+        {"text": "ab", "target": {"span1_text": "a", "span1_index": 0, "span2_text": "b", "span2_index": 1},
+         "label": "true"},
+    ),
 }  # fmt: skip
 OTHER = st.sampled_from([None, True, 0, -1, 1 << 70, 1e400, "", "\ud83d", "x\n", [], [[]], {}, {"a": 1}])
 BYTES = {

@@ -23,6 +23,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "rank": {"query": "水", "passages": ["a", "b"], "grades": [0, 1]},
     "phrases": {"text": "水在山下", "phrases": ["山下"]},
     "generate": {"source": "水在山下", "target": "水"},
+    "embed": {"text": "水", "positives": ["山"], "score": 4},
     "coreference": {"text": "水在山下", "clusters": [[[0, 1], [2, 4]]]},
 }
 

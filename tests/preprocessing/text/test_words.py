@@ -125,6 +125,7 @@ def test_the_pairs_that_six_decimals_decide_are_listed_and_cut_as_jieba_does(
             np.testing.assert_array_equal(fast.starts(text), exact.starts(text), err_msg=text)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_real_text_is_cut_as_jieba_does(fast: WordSegmenter, exact: WordSegmenter) -> None:
     novel = read("zh_novels/红楼梦.txt.xz")

@@ -76,6 +76,7 @@ def test_every_pair_of_difficult_strings_is_encoded_as_tokenizers_does() -> None
             assert_same(fast, BACKENDS[prefix], "a" + first)
 
 
+@pytest.mark.long
 def test_every_character_is_cut_as_the_expression_cuts_it() -> None:
     blocks = (range(1, 0x3400), range(0x3400, 0xA000, 64), range(0xA000, 0xAC00), range(0xAC00, 0xD7A4, 64))
     codes = [code for block in (*blocks, range(0xF900, 0x10000), range(0x10000, 0x110000, 256)) for code in block]

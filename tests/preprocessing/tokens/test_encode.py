@@ -166,6 +166,7 @@ def test_batches_keep_order_and_lose_nothing() -> None:
     assert 1 < len(grouped) < 50
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_whole_novel_encodes_as_one_document(words: WordSegmenter) -> None:
     vocabulary = shared("vocab/bert-base-chinese.vocab.txt")

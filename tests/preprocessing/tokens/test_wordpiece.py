@@ -104,6 +104,7 @@ def test_difficult_strings_are_encoded_as_tokenizers_does(fast: FastWordPiece) -
         assert_same(fast, text)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_every_pair_with_a_character_of_the_plane_is_encoded_as_tokenizers_does(fast: FastWordPiece) -> None:
     codes = [code for code in range(1, 0x20000, 3) if not 0xD800 <= code < 0xE000]
@@ -159,6 +160,7 @@ def test_many_texts_take_ten_bytes_a_token(fast: FastWordPiece, monkeypatch: pyt
         np.testing.assert_array_equal(ids, encode_by_tokenizers(fast._backend, text)[0], err_msg=repr(text))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lowercase"),

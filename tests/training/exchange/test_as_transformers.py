@@ -11,6 +11,7 @@ from torch import Tensor
 
 from reread.training.exchange.export import write_huggingface
 from reread.training.models import model_spec
+from tests.conftest import rarer, thinned
 from tests.training.exchange.test_first_uses import AUTO, SIZES_OF_WORDS
 from tests.training.models.test_heads import build
 
@@ -64,8 +65,8 @@ def trained(name: str, folder: Path, out: Path, **settings: Any) -> tuple[list[T
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OBJECTIVES)
-@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("name", thinned(OBJECTIVES, 2))
+@pytest.mark.parametrize("reentrant", [False, rarer(True)])
 def test_transformers_trainer_recomputes_activations_with_equal_losses_and_gradients(
     name: str, reentrant: bool, tmp_path: Path
 ) -> None:

@@ -389,6 +389,7 @@ def test_an_english_vocabulary_of_numbers_needs_and_uses_gpt2s_bpe(
     assert ErnieDocConfig.from_pretrained(tmp_path / "out").pad_token_id == 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_released_english_vocabulary_is_read(tmp_path: Path, model: ErnieDocForPreTraining) -> None:
     from reread.training.exchange.tokenizer import copy_tokenizer, frame_tokenizer

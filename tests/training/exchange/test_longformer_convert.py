@@ -272,7 +272,6 @@ def test_a_source_without_a_head_leaves_it_out_and_says_so(tmp_path: Path, caplo
         ({"is_decoder": True}, {}, "config.json: is_decoder is True"),
         ({"position_embedding_type": "relative_key"}, {}, "position_embedding_type is 'relative_key'"),
         ({"tie_word_embeddings": False}, {}, "config.json: tie_word_embeddings is False"),
-        ({"attention_dilation": [1, 2]}, {}, "attention_dilation: dilated attention"),
         ({"pad_token_id": None}, {}, "config.json: pad_token_id is missing"),
         ({"hidden_size": "wide"}, {}, "config.json: .*hidden_size"),
         ({"max_position_embeddings": 50}, {}, "has 34 rows, but by the configuration 50"),
@@ -311,7 +310,7 @@ def test_the_options_are_longformers_alone(tmp_path: Path) -> None:
     command = ["convert", str(folder), str(tmp_path / "out"), "--length", "64", "--model"]
     refusal = CliRunner().invoke(app, [*command, "ernie_doc"]).exception
     assert isinstance(refusal, UserError)
-    assert str(refusal) == "--length: not for ernie_doc; models that take it: longformer"
+    assert str(refusal) == "--length: not for ernie_doc; models that take it: longformer, led"
     done = CliRunner().invoke(app, [*command, "longformer", "--window", "16", "--positions", "random"])
     assert done.exit_code == 0, done.exception
     made = json.loads((tmp_path / "out" / "config.json").read_text())

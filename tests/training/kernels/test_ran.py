@@ -7,15 +7,15 @@ from torch import Tensor
 from reread.training.models.blocks import rotate
 from reread.training.models.ran.attention_ran import standardise
 from reread.training.models.ran.configuration_ran import RanConfig
-from tests.conftest import extra
+from tests.conftest import extra, rarer
 
 
 def made(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
 
-@pytest.mark.parametrize("learned", [False, True])
-@pytest.mark.parametrize("shape", [(3, 5, 24), (270, 8)])
+@pytest.mark.parametrize("learned", [rarer(False), True])
+@pytest.mark.parametrize("shape", [(3, 5, 24), rarer((270, 8))])
 def test_the_norm(shape: tuple[int, ...], learned: bool) -> None:
     extra("kernels", "triton")
     from reread.training.kernels.ran import ran_norm
@@ -33,7 +33,7 @@ def test_the_norm(shape: tuple[int, ...], learned: bool) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("size", [2, 6, 16])
+@pytest.mark.parametrize("size", [2, rarer(6), rarer(16)])
 def test_rotations_of_a_view(size: int) -> None:
     extra("kernels", "triton")
     from reread.training.kernels.ran import rotate as by_kernel

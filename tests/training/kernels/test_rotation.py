@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reread.training.models.nezha.attention_nezha import Rotations, rotated_attention
-from tests.conftest import extra
+from tests.conftest import extra, rarer
 
 
 def positions(length: int, head: int) -> Rotations:
@@ -15,7 +15,7 @@ def positions(length: int, head: int) -> Rotations:
     return Rotations(features, torch.stack([angles.cos(), angles.sin()], dim=-1))
 
 
-@pytest.mark.parametrize(("heads", "head"), [(3, 8), (4, 16), (1, 2)])
+@pytest.mark.parametrize(("heads", "head"), [(3, 8), rarer(4, 16), rarer(1, 2)])
 def test_attention_between_the_kernels_is_the_models_own(heads: int, head: int) -> None:
     """Outputs and gradients, with a mask; 24 columns are no power of two."""
     extra("kernels", "triton")
@@ -44,6 +44,7 @@ def test_attention_between_the_kernels_is_the_models_own(heads: int, head: int) 
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.long
 def test_the_device_meta_has_their_shapes_and_strides() -> None:
     extra("kernels", "triton")
     from reread.training.kernels.rotation import from_heads, to_heads

@@ -15,7 +15,7 @@ from reread.training.optim.precision import MasterWeights
 from reread.training.parallel import gradients
 from reread.training.parallel.gradients import BLOCK, GradientBuckets
 from reread.training.parallel.mesh import Mesh
-from tests.conftest import extra
+from tests.conftest import extra, rarer, thinned
 
 CASES: dict[str, dict[str, Any]] = {
     "nezha": {},
@@ -64,7 +64,7 @@ def run(settings: OptimizerSettings, flat: bool, first_rows: dict[str, int]) -> 
 
 
 @pytest.mark.parametrize("first_rows", [{}, {"embeddings.weight": 37}], ids=["whole", "its last rows"])
-@pytest.mark.parametrize("case", list(CASES))
+@pytest.mark.parametrize("case", thinned(CASES, 2))
 def test_three_steps_are_those_of_torch(case: str, first_rows: dict[str, int]) -> None:
     extra("kernels", "triton")
     settings = OptimizerSettings(learning_rate=0.02, **CASES[case])
@@ -105,7 +105,7 @@ def test_the_check_of_a_device_passes_and_finds_a_kernel_that_differs(monkeypatc
         check_update(torch.device("cpu"))
 
 
-@pytest.mark.parametrize("micro_batches", [1, 3])
+@pytest.mark.parametrize("micro_batches", [rarer(1), 3])
 def test_gradients_that_wait_to_be_added_are_all_added(monkeypatch: pytest.MonkeyPatch, micro_batches: int) -> None:
     """Of half-precision weights; a parameter that is used twice, and one that some micro-batches lack."""
     extra("kernels", "triton")

@@ -26,7 +26,9 @@ def test_a_saved_configuration_is_within_its_bounds(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_numbers_of_a_start_have_bounds(name: str, value: float, tmp_path: Path) -> None:
     spec = model_spec(name)
-    key = {"transformer_xl": "n_layer"}.get(name, "num_hidden_layers")
+    key = {"transformer_xl": "n_layer", "bart": "encoder_layers", "led": "encoder_layers"}.get(
+        name, "num_hidden_layers"
+    )
     values: dict[str, Any] = {**json.loads(spec.config().to_json_string()), key: value}
     (tmp_path / "config.json").write_text(json.dumps(values))
     with pytest.raises(UserError, match=rf"^train\.init: .*config\.json: {key} is 1 to 1,024 \(got ") as raised:

@@ -12,6 +12,7 @@ from reread.training.assembly import compile_layers
 from reread.training.models import model_spec
 from reread.training.models.nezha import NezhaConfig, NezhaModel
 from reread.training.parallel.mesh import Mesh
+from tests.conftest import rarer
 
 
 def nezha() -> Any:
@@ -22,7 +23,7 @@ def nezha() -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("checkpointing", [rarer(False), True])
 def test_compiled_layers_give_the_same_outputs_and_gradients(
     monkeypatch: pytest.MonkeyPatch, checkpointing: bool
 ) -> None:
@@ -45,6 +46,7 @@ def test_compiled_layers_give_the_same_outputs_and_gradients(
         torch.testing.assert_close(compiled, plain, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_few_graphs_serve_rows_of_all_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a mask and without: one graph of the first shape and one of all others. `fullgraph` refuses breaks."""

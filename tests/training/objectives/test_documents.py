@@ -27,7 +27,7 @@ from reread.training.parallel.mesh import Mesh
 from reread.training.run.metrics import read_metrics
 from reread.training.run.progress import ProgressFigures
 from reread.training.trainer import Trainer
-from tests.conftest import document_values
+from tests.conftest import document_values, rarer
 
 VOCABULARY = 200
 LENGTHS = [5, 130, 40, 22, 75, 23, 100, 60]
@@ -128,7 +128,7 @@ def places_that_differ(a: Path, b: Path, *, official: bool, begins: bool) -> set
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("official", [False, True])
+@pytest.mark.parametrize("official", [False, rarer(True)])
 def test_document_a_never_reaches_document_b(corpus: Path, altered: Path, official: bool) -> None:
     """If the text of one document changes, figures and memories of all others stay equal bit for bit."""
     differ = places_that_differ(corpus, altered, official=official, begins=True)
@@ -137,7 +137,7 @@ def test_document_a_never_reaches_document_b(corpus: Path, altered: Path, offici
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("official", [False, True])
+@pytest.mark.parametrize("official", [False, rarer(True)])
 def test_a_lane_that_is_not_emptied_is_noticed(corpus: Path, altered: Path, official: bool) -> None:
     """The test above can fail: if lanes are not emptied, documents after the altered one change."""
     differ = places_that_differ(corpus, altered, official=official, begins=False)
@@ -285,7 +285,7 @@ def losses_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("retrospective", [True, False])
-@pytest.mark.parametrize(("global_batch", "micro_batch"), [(2, 2), (3, 2), (8, 8)])
+@pytest.mark.parametrize(("global_batch", "micro_batch"), [rarer(2, 2), (3, 2), rarer(8, 8)])
 def test_held_out_documents_are_read_once_to_their_ends(
     corpus: Path, retrospective: bool, global_batch: int, micro_batch: int, losses_in_float64: None
 ) -> None:
@@ -329,7 +329,7 @@ def telling_text(lengths: list[int]) -> Documents:
     return made
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks", [rarer(1), 3])
 def test_validation_reads_later_documents_later_segments_and_last_ones(tmp_path: Path, ranks: int) -> None:
     """A third of 40 held-out documents have 20 segments and more. Within its budget a validation reads parts of many
     documents, most tenths of long ones, and the end of each one that it reads."""
@@ -372,7 +372,7 @@ def test_figures_of_a_held_out_document_do_not_depend_on_its_lane(corpus: Path, 
     assert torch.allclose(sums[0], sums[1], rtol=1e-9)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [rarer(2), 3, rarer(4)])
 def test_cursors_and_memories_of_all_ranks_are_those_of_the_run(corpus: Path, ranks: int) -> None:
     settings = settings_of(corpus, global_batch=5)
     whole, slices = objective_for(settings).state()

@@ -194,6 +194,7 @@ def test_gold_logits_lose_nothing(tokenizer: Path, model: str) -> None:
     assert data.written(1, gold(data)[1])["answer"] == "YES"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["longformer", "ernie_doc"])
 def test_gold_logits_lose_nothing_on_the_real_file(model: str) -> None:
     path = shared("en_hotpotqa/distractor-dev-first70.json.xz")

@@ -9,10 +9,10 @@ from reread.training.data.kinds import open_dataset
 from reread.training.data.mixture import part_seed
 from reread.training.parallel.mesh import Mesh
 from reread.training.trainer import Trainer
-from tests.conftest import document_values
+from tests.conftest import document_values, rarer
 
 
-@pytest.mark.parametrize("limit", [None, 3])
+@pytest.mark.parametrize("limit", [rarer(None), 3])
 def test_figures_are_those_of_each_corpus_alone_and_of_all_text_together(
     sample_corpus: Path, tmp_path: Path, limit: int | None
 ) -> None:

@@ -15,7 +15,7 @@ from reread.training.models.build import build_model, model_config
 from reread.training.objectives import objective_of
 from reread.training.objectives.objective import Objective
 from reread.training.parallel.mesh import Mesh
-from tests.conftest import document_values, longformer_values, ran_values, span_values, train_values
+from tests.conftest import document_values, longformer_values, ran_values, span_values, thinned, train_values
 from tests.corpora import VOCABULARY, make_corpus
 
 COLUMNS = 48
@@ -97,7 +97,7 @@ class Followed:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", thinned(FAMILIES, 3))
 def test_trimmed_micro_batches_learn_what_untrimmed_ones_do(monkeypatch, corpus, family) -> None:
     """Losses, figures, gradients and memories of six steps in float64, and figures of held-out text."""
     trimmed, whole = Followed(corpus, FAMILIES[family]), Followed(corpus, FAMILIES[family])

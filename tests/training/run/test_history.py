@@ -5,6 +5,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from reread.training.config import TrainSettings
 from reread.training.parallel.mesh import Mesh
 from reread.training.run.history import close_attempt, open_attempt, read_history
@@ -49,6 +51,7 @@ def test_each_attempt_has_its_end_also_one_that_was_killed(tmp_path: Path) -> No
     assert [(one.first_step, one.processes) for one in read_history(tmp_path)] == [(0, 2), (5, 2), (9, 1)]
 
 
+@pytest.mark.long
 def test_total_tokens_go_on_where_the_checkpoint_was(sample_corpus: Path, tmp_path: Path) -> None:
     """The checkpoint of step 3 lies between two progress lines."""
     values = {"steps": 8, "log_every": 2, "checkpoint": {"every_steps": 3}}

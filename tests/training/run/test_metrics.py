@@ -119,6 +119,7 @@ def test_after_a_kill_while_lines_are_written_the_next_attempt_goes_on(tmp_path)
         assert steps == list(range(1, len(steps) + 1)) and len(steps) > last
 
 
+@pytest.mark.long
 def test_a_long_history_is_continued_and_exported_without_being_held(tmp_path) -> None:
     """100,000 lines, of which a hundred are past the checkpoint."""
     steps = 100_000

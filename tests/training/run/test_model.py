@@ -22,7 +22,7 @@ from reread.training.exchange.run_export import export_run
 from reread.training.parallel.mesh import Mesh
 from reread.training.run.model import new_run_model, read_run_model, write_run_model
 from reread.training.trainer import train
-from tests.conftest import document_values, longformer_values, stream_values, train_values
+from tests.conftest import document_values, longformer_values, stream_values, thinned, train_values
 
 KINDS: dict[str, Callable[..., dict[str, Any]]] = {
     "rows": train_values,
@@ -79,7 +79,7 @@ def final_weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("begun", KINDS, indirect=True)
+@pytest.mark.parametrize("begun", thinned(KINDS, 2), indirect=True)
 def test_an_export_needs_the_run_folder_alone(begun: Path, tmp_path: Path) -> None:
     """The folder is the same byte for byte without corpus and `init`."""
     settings = settings_of(begun)
@@ -92,7 +92,7 @@ def test_an_export_needs_the_run_folder_alone(begun: Path, tmp_path: Path) -> No
     assert contents(tmp_path / "alone") == expected
 
 
-@pytest.mark.parametrize("begun", KINDS, indirect=True)
+@pytest.mark.parametrize("begun", thinned(KINDS, 2), indirect=True)
 def test_resume_needs_no_init(begun: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """An `init` that exists is not read either: the checkpoint holds every weight, bit for bit."""
     run = copied(begun, tmp_path, "init")

@@ -52,8 +52,8 @@ def test_weights_are_the_mean_over_checkpoints_and_the_export_says_so(sample_cor
         assert "\n" not in str(caught.value)
 
     refused("4", "checkpoints holds 3 checkpoints (2, 3, 4); a run keeps the last train.checkpoint.keep of them")
-    refused("1", "--average 1: a number of checkpoints from 2 on, or their steps: 1000,2000,3000")
-    refused("two", "--average two: a number of checkpoints")
+    refused("1", "average 1: a number of checkpoints from 2 on, or their steps: 1000,2000,3000")
+    refused("two", "average two: a number of checkpoints")
     refused("1,4", "no step 1; there are 2, 3, 4")
     part = next((tmp_path / "checkpoints" / "step-00000003").glob("*.safetensors"))
     part.write_bytes(part.read_bytes()[:-1])

@@ -98,6 +98,7 @@ def test_a_damaged_file_of_choices_is_chosen_again(kept, tmp_path) -> None:
     assert used(tmp_path, begun=True) == 8
 
 
+@pytest.mark.long  # two threads wait for each other where other tests run
 def test_a_run_goes_on_with_its_threads_and_says_what_to_try_if_slow(machine, sample_corpus, tmp_path, caplog) -> None:
     """An MFU of 10 % of 1,000 TFLOP/s is not reached here; with one thread there is nothing to try."""
     machine(2, 0.0)

@@ -131,6 +131,7 @@ def test_mlflow_itself_has_the_figures_of_both_attempts(tmp_path: Path, monkeypa
     assert client.get_run(kept).data.params["optimizer.learning_rate"] == "0.01"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_wandb_itself_has_one_run_of_both_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     extra("wandb", "wandb")

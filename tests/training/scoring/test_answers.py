@@ -103,6 +103,7 @@ def test_a_gold_answer_gives_100_in_any_order(gold) -> None:
         assert exact_match(gold, right, style) == answer_f1(backwards, right, style) == 100
 
 
+@pytest.mark.long
 def test_the_human_figures_of_cmrc_and_drcd() -> None:
     cmrc = questions("zh_cmrc2018/cmrc2018_dev.json.xz")
     first_two, third = {q.id: q.answers[:2] for q in cmrc}, {q.id: q.answers[2] for q in cmrc}

@@ -51,6 +51,7 @@ def test_known_entities_are_matched_from_the_left_and_longest_first() -> None:
     assert KnownEntities(bioes, "BIOES", shortest=1).tags(["河", "长", "桥", "站"]) == ["S-Y", "B-X", "I-X", "E-X"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_clause_baseline_on_cmrc_and_drcd() -> None:
     for path, em, f1, squad in (

@@ -126,6 +126,7 @@ def test_gold_tags_give_100_and_both_readings_agree_on_sound_tags(examples, sche
     assert token_f1(gold, gold) == (100 if any(spans.values()) else 0)
 
 
+@pytest.mark.long
 @given(st.lists(st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y", "E-X", "S-Y"]), max_size=9))
 def test_the_conlleval_reading_is_that_of_the_perl_script(tags) -> None:
     """startOfChunk and endOfChunk, written as conlleval.pl's conditions on two neighbouring tags."""

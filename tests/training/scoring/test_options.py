@@ -27,6 +27,7 @@ def test_a_prediction_of_another_file_is_refused() -> None:
         pac({"1": 0}, {"9": 0}, {"1": "x"})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "asked", "fixed", "longest", "shared_characters"),
     [("m", 6013, 28.4, 34.6, 45.7), ("d", 5856, 29.5, 28.8, 44.2)],

@@ -1,5 +1,6 @@
 """The table of scores: each kind's names, needs, direction and default."""
 
+import math
 import subprocess
 import sys
 
@@ -22,6 +23,8 @@ PERFECT = {
     "answer-evidence": ({"1": (["甲"], [("a", 0)])}, {"1": ("甲。", [("a", 0)])}, {"style": "cmrc"}),
     "evidence": ({"1": (["甲"], [("a", 0)])}, {"1": ("", [("a", 0)])}, {"style": "cmrc"}),
     "rank": ({"1": [0, 1], "2": [2, 0, 1]}, {"1": [0.1, 0.2], "2": [3, 1, 2]}, {}),
+    "embed-similarity": ({"1": 1.0, "2": 2.0}, {"1": 0.1, "2": 0.3}, {}),
+    "embed-retrieval": ({"1": [0, 1], "2": [2, 0, 1]}, {"1": [0.1, 0.2], "2": [3, -math.inf, 2]}, {}),
     "phrases": ({"1": [("a", "b")]}, {"1": [("a", "b")]}, {}),
     "coreference": ({"1": [[(0, 1), (2, 3)]]}, {"1": [[(2, 3), (0, 1)]]}, {}),
     "generate": ({"1": "北京 a b"}, {"1": "北京 A b."}, {}),
@@ -36,7 +39,7 @@ def test_a_perfect_prediction_gives_the_best_of_every_score_of_every_kind(kind) 
     assert scores(kind, gold, predicted, **given) == pytest.approx({name: best.get(name, 100) for name in SCORES[kind]})
 
 
-@pytest.mark.parametrize("kind", sorted(SCORES.keys() - {"classify-number"}))
+@pytest.mark.parametrize("kind", sorted(SCORES.keys() - {"classify-number", "embed-similarity"}))
 def test_no_prediction_at_all_gives_0(kind) -> None:
     gold, _, given = PERFECT[kind]
     given = {name: value for name, value in given.items() if name != "probabilities"}
@@ -45,8 +48,8 @@ def test_no_prediction_at_all_gives_0(kind) -> None:
 
 def test_a_score_whose_needs_are_not_given_is_left_out() -> None:
     gold, predicted, _ = PERFECT["classify-one"]
-    assert list(scores("classify-one", gold, predicted)) == ["accuracy"]
-    assert list(scores("classify-one", gold, predicted, labels=("a", "b"))) == ["accuracy", "macro-f1"]
+    assert list(scores("classify-one", gold, predicted)) == ["accuracy", "matthews"]
+    assert list(scores("classify-one", gold, predicted, labels=("a", "b"))) == ["accuracy", "macro-f1", "matthews"]
     with pytest.raises(TypeError, match=r"need \['style'\]"):
         scores("answer", {"1": ["x"]}, {"1": "x"})
     with pytest.raises(TypeError, match=r"do not take \['scheme'\]"):
@@ -60,6 +63,7 @@ def test_a_score_that_the_texts_do_not_have_is_left_out_with_a_line(caplog: pyte
             "accuracy",
             "macro-f1",
             "positive-f1",
+            "matthews",
         ]
     assert caplog.messages == ["auc: left out, since AUC needs texts with and without the label `b`; here are 0, 2"]
 
@@ -75,6 +79,8 @@ def test_each_kind_has_the_score_that_chooses_its_best_checkpoint() -> None:
         "evidence": "support-f1",
         "choose": "accuracy",
         "rank": "ndcg@10",
+        "embed-similarity": "spearman",
+        "embed-retrieval": "ndcg@10",
         "phrases": "f1@3",
         "coreference": "conll-f1",
         "generate": "rouge-l",

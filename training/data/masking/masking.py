@@ -32,6 +32,7 @@ def mask(
     lengths: NDArray[Any],
     keys: NDArray[np.uint64],
     settings: MaskingSettings,
+    shares: NDArray[np.float64] | None = None,
     replacements: NDArray[Any],
     mask_id: int,
     unknown_id: int,
@@ -39,13 +40,14 @@ def mask(
     """Mask `ids` [B, L] in place; returns labels int32 [B, L], `IGNORED` where nothing is predicted.
 
     `continues` [B, L] marks tokens that continue the word of the token before them, `eligible` [B, L] those that may be
-    predicted (no special token, no padding). `lengths` [B] counts the tokens of a row with its special tokens;
-    random ids are drawn from `replacements`. Unless `settings.predict_unknown`, no unit that contains `unknown_id` is
-    chosen: the model could only learn that the vocabulary lacks something there.
+    predicted (no special token, no padding). `lengths` [B] counts the tokens of a row with its special tokens, of which
+    the share of `shares` [B] is predicted (None: `settings.probability`); random ids are drawn from `replacements`.
+    Unless `settings.predict_unknown`, no unit that contains `unknown_id` is chosen: the model could only learn that the
+    vocabulary lacks something there.
     """
     # Choose units: tokens, words or spans.
     columns = ids.shape[1]
-    budgets = np.maximum(1, np.rint(settings.probability * lengths)).astype(np.int32)
+    budgets = np.maximum(1, np.rint((settings.probability if shares is None else shares) * lengths)).astype(np.int32)
     units = eligible.astype(_small(columns)) if settings.strategy == "token" else _words(continues, eligible)
     if not settings.predict_unknown:
         _leave_out(units, np.flatnonzero((ids == unknown_id) & eligible))

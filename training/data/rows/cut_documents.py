@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from reread.preprocessing.corpus import CONTINUES_WORD, SENTENCE_END
 from reread.training.data.batch import IGNORED, Rows
@@ -38,6 +38,16 @@ class SegmentSettings(MaskedSettings):
     """Where chunks may be cut: after a sentence, or, as the paper has it, before any word; there the broken sentence
     may tell the order."""
     masking: MaskingSettings = MaskingSettings()
+
+    @field_validator("masking")
+    @classmethod
+    def _is_read_over_many_steps(cls, value: MaskingSettings) -> MaskingSettings:
+        if value.by_step:
+            raise ValueError(
+                "first_probability and final_probability are for data.kind rows and packed: a document is read over "
+                "many steps, and twice, with the same masks; set them to null"
+            )
+        return value
 
     def lanes(self, global_batch: int) -> int:
         """Twice the batch with retrospective feed, since half of the lanes skim."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from reread.preprocessing.corpus import Corpus
 from reread.preprocessing.corpus.index import PAGE
 from reread.training.data.batch import Rows
+from reread.training.data.dataset import Shares
 from reread.training.data.order import random
 from reread.training.data.order.chunks import Bounds, CorpusChunks
 from reread.training.data.order.order import Order, permute
@@ -147,7 +148,7 @@ class JoinedPacked(Packed):
         self.order = JoinedOrder([one.order for one in parts])
         self._seeds, self._before = seeds_of(parts), _before(len(one) for one in parts)
 
-    def at(self, copies: Bounds, indices: Bounds) -> Rows:
+    def at(self, copies: Bounds, indices: Bounds, shares: Shares = None) -> Rows:
         corpora = np.searchsorted(self._before, indices, side="right") - 1
         own = indices - self._before[corpora]
         stretches = (
@@ -155,7 +156,7 @@ class JoinedPacked(Packed):
             for row, corpus in enumerate(corpora.tolist())
             for stretch in self.parts[corpus].stretches(copies[row : row + 1], own[row : row + 1], [row])
         )
-        return self._rows(stretches, random.key(self._seeds[corpora], copies, own))
+        return self._rows(stretches, random.key(self._seeds[corpora], copies, own), shares)
 
 
 def joined_rows(parts: Sequence[Any]) -> JoinedSamples | JoinedPacked | None:

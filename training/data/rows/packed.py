@@ -23,6 +23,7 @@ from pydantic import Field
 
 from reread.preprocessing.corpus import Corpus
 from reread.training.data.batch import IGNORED, Rows
+from reread.training.data.dataset import Shares
 from reread.training.data.order import random
 from reread.training.data.rows.samples import MaskedRows, frame
 from reread.training.data.settings import LONGEST, MaskedSettings, MaskingSettings
@@ -31,6 +32,8 @@ from reread.training.data.settings import LONGEST, MaskedSettings, MaskingSettin
 class PackedSettings(MaskedSettings):
     """Settings of full rows cut from one stream of documents (RoBERTa's FULL-SENTENCES, Liu et al. 2019, section 4.2),
     as in Longformer's continued pretraining."""
+
+    independent_rows = True
 
     kind: Literal["packed"]
     sequence_length: int = Field(default=4096, ge=8, le=LONGEST)
@@ -71,8 +74,9 @@ class Packed(MaskedRows[PackedSettings]):
         self.size = min(self._step, self._positions)
         """Positions of a row."""
 
-    def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
-        return self._rows(self.stretches(copies, indices, range(len(indices))), random.key(self.seed, copies, indices))
+    def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64], shares: Shares = None) -> Rows:
+        keys = random.key(self.seed, copies, indices)
+        return self._rows(self.stretches(copies, indices, range(len(indices))), keys, shares)
 
     def stretches(
         self, copies: NDArray[np.int64], indices: NDArray[np.int64], rows: Iterable[int]
@@ -82,7 +86,7 @@ class Packed(MaskedRows[PackedSettings]):
         for row, begin in zip(rows, begins.tolist(), strict=True):
             yield from self._stretches(begin, self.size, row * self.size)
 
-    def _rows(self, drawn: "Iterable[_Stretch]", keys: NDArray[np.uint64]) -> Rows:
+    def _rows(self, drawn: "Iterable[_Stretch]", keys: NDArray[np.uint64], shares: Shares) -> Rows:
         """Rows made of the stretches `drawn`, masked by their keys [B]."""
         stretches, size = [*drawn], self.size
         lengths = np.full(len(keys), size + 2)
@@ -101,7 +105,7 @@ class Packed(MaskedRows[PackedSettings]):
             ended = np.zeros(ids.shape, np.int32)
             ended[rows_ended, ends + 2] = 1  # a document ends with its [SEP]
             rows["documents"] = np.where(rows["attention_mask"] == 1, ended.cumsum(axis=1, dtype=np.int32), -1)
-        return rows | self._masked(ids, flags, is_text, lengths, keys)
+        return rows | self._masked(ids, flags, is_text, lengths, keys, shares)
 
     def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
         documents = np.concatenate([self._documents(rows) for rows in batches])
@@ -135,3 +139,11 @@ def _ended_before(offsets: memoryview, position: int) -> int:
     """The number of documents in a block whose [SEP] is before `position`; that of document i is at offsets[i + 1] +
     i."""
     return bisect_left(range(len(offsets) - 1), position, key=lambda document: offsets[document + 1] + document)
+
+
+def borders(documents: NDArray[Any]) -> NDArray[np.int64]:
+    """[n + 1]: where each of the n documents of rows [B, L] begins in [B * L], and B * L. `documents` has equal numbers
+    for tokens of one document; padding counts as one."""
+    begins = np.ones(documents.shape, bool)
+    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return np.append(np.flatnonzero(begins), documents.size)

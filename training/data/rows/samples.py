@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from reread.preprocessing.corpus import Corpus
 from reread.training.data.batch import Rows
-from reread.training.data.dataset import AnyMasked, Dataset, MaskedDataset
+from reread.training.data.dataset import AnyMasked, Dataset, MaskedDataset, Shares
 from reread.training.data.order import random
 from reread.training.data.order.chunks import CorpusChunks, TextRanges, read_flags, read_ids
 from reread.training.data.rows.pairs import Pairs, Part, draw_sentences, pair_statistics
@@ -25,6 +25,7 @@ class RowSettings(MaskedSettings):
     """Settings of independent rows, as BERT reads them."""
 
     may_be_materialized = True
+    independent_rows = True
     text_only_values = (False, True)
 
     kind: Literal["rows"] = "rows"
@@ -65,22 +66,23 @@ class RowDataset(Dataset[AnyMasked]):
         """(copy, number in corpus order) of the rows at positions [B] of the endless stream."""
 
     @abstractmethod
-    def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
-        """The rows of `rows_with_words` by copy [B] and number in corpus order [B]."""
+    def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64], shares: Shares = None) -> Rows:
+        """The rows of `rows_with_words` by copy [B] and number in corpus order [B], with `shares` [B] of predicted
+        tokens."""
 
-    def rows(self, positions: NDArray[np.int64]) -> Rows:
-        """The rows at positions [B] of the endless stream, each int32 [B, L]:
+    def rows(self, positions: NDArray[np.int64], shares: Shares = None) -> Rows:
+        """The rows at positions [B] of the endless stream, with `shares` [B] of predicted tokens, each int32 [B, L]:
 
         input_ids, attention_mask, labels (-100 where nothing is predicted), and for sentence pairs token_type_ids and
         next_sentence_label [B], 0 where B follows A and 1 where it is random.
         """
-        rows = self.rows_with_words(positions)
+        rows = self.rows_with_words(positions, shares)
         del rows["continues_word"]
         return rows
 
-    def rows_with_words(self, positions: NDArray[np.int64]) -> Rows:
+    def rows_with_words(self, positions: NDArray[np.int64], shares: Shares = None) -> Rows:
         """`rows` with continues_word, bool [B, L]: whether a token continues the word of the token before it."""
-        return self.at(*self.locate(positions))
+        return self.at(*self.locate(positions), shares)
 
     def preview(self) -> Iterator[tuple[str, Rows]]:
         for number in count():
@@ -95,7 +97,7 @@ class RowDataset(Dataset[AnyMasked]):
         return [*pairs, ("samples an epoch, copies", f"{len(self):,} x {self.settings.copies}")]
 
 
-class MaskedRows(MaskedDataset[AnyMasked], RowDataset[AnyMasked]):
+class MaskedRows(MaskedDataset[AnyMasked], RowDataset[AnyMasked]):  # type: ignore[misc]
     """Independent rows drawn from a corpus."""
 
 
@@ -118,17 +120,17 @@ class Samples(MaskedRows[RowSettings]):
         short = self.settings.short_sequence_probability
         return Pairs(self._chunks, self.order, short, self.part) if self.settings.next_sentence else None
 
-    def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
+    def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64], shares: Shares = None) -> Rows:
         locations = self._chunks.locate(indices)
         part = self.part(indices)
         keys = random.key(part.seed, copies, locations.document - part.document, locations.chunk)
         if self._pairs is not None:
             first, second, label = self._pairs.draw(copies, indices, locations)
-            return {**self._assemble([first, second], keys), "next_sentence_label": label}
+            return {**self._assemble([first, second], keys, shares), "next_sentence_label": label}
         text, _ = draw_sentences(self._chunks, locations, keys, self.settings.short_sequence_probability)
-        return self._assemble([text], keys)
+        return self._assemble([text], keys, shares)
 
-    def _assemble(self, texts: list[TextRanges], keys: NDArray[np.uint64]) -> Rows:
+    def _assemble(self, texts: list[TextRanges], keys: NDArray[np.uint64], shares: Shares) -> Rows:
         """[CLS] A [SEP], [CLS] A [SEP] B [SEP] or A alone, padded and masked; an empty B has no [SEP]."""
         framed = self.settings.special_tokens
         sizes = np.stack([text.stop - text.start for text in texts], axis=1)
@@ -145,7 +147,7 @@ class Samples(MaskedRows[RowSettings]):
         ids[is_text] = read_ids(self.corpus, *texts)
         flags = np.zeros(ids.shape, np.uint8)
         flags[is_text] = read_flags(self.corpus, *texts)
-        return rows | self._masked(ids, flags, is_text, lengths, keys)
+        return rows | self._masked(ids, flags, is_text, lengths, keys, shares)
 
 
 def frame(lengths: NDArray[Any], columns: int, first: NDArray[Any] | None = None) -> Rows:

@@ -18,14 +18,19 @@ from pydantic import Field
 
 from reread.preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END, Corpus
 from reread.training.data.batch import IGNORED, Rows
-from reread.training.data.dataset import CorpusDataset, Dataset
+from reread.training.data.dataset import CorpusDataset, Dataset, new_rows
 from reread.training.data.settings import LONGEST, CorpusSettings
 
 
 class StreamSettings(CorpusSettings):
     """Settings of lanes of unbroken text, for language models with memory (Transformer-XL)."""
 
-    may_change = CorpusSettings.may_change | {"evaluation_length", "evaluation_memory", "evaluation_lanes"}
+    may_change = CorpusSettings.may_change | {
+        "evaluation_length",
+        "evaluation_memory",
+        "evaluation_context",
+        "evaluation_lanes",
+    }
 
     text_only_values = (True,)
 
@@ -36,6 +41,10 @@ class StreamSettings(CorpusSettings):
     """Tokens that a lane reads in a step of held-out text."""
     evaluation_memory: int = Field(default=640, ge=0, le=LONGEST)
     """Tokens of memory for held-out text (Transformer-XL); training and other models use the model's own length."""
+    evaluation_context: int = Field(default=0, ge=0, le=LONGEST)
+    """Tokens before these that are read with them, without being counted again, in place of a memory: sequences that
+    overlap, such as 31,744 and 512 for Longformer's character models (Beltagy et al. 2020, section 4.2). They are
+    independent, so all processes read some, and `evaluation_lanes` does not matter. 0: memory."""
     evaluation_lanes: int = Field(default=1, ge=1, le=1_000_000)
     """Number of stretches into which `reread evaluate` cuts the held-out text, to read them in parallel. Each begins
     without memory, so more lanes give a slightly higher perplexity; papers use one. One lane takes a sequential forward
@@ -77,8 +86,9 @@ class Stream(CorpusDataset[StreamSettings], StreamDataset):
     def __init__(self, corpus: Corpus, settings: StreamSettings, seed: int = 0) -> None:
         self.corpus, self.settings, self.seed = corpus, settings, seed
         tokenizer = corpus.manifest.tokenizer
-        self.vocab_size = tokenizer["vocab_size"]
+        self.vocab_size, self.new_rows = tokenizer["vocab_size"], new_rows(tokenizer)
         self.special = {name: tokenizer[name] for name in ("eos",) if name in tokenizer}
+        self.is_bytes = bool(tokenizer.get("bytes"))
         self.corpus_fingerprint = corpus.fingerprint
         self.tokenizer_folder = corpus.folder / "tokenizer"
         self._before_block = corpus.block_tokens.data
@@ -127,6 +137,21 @@ class Stream(CorpusDataset[StreamSettings], StreamDataset):
         past = starts[:, None] + np.arange(length) >= np.minimum(end, len(self) - 1)[:, None]
         rows["labels"][past] = IGNORED
         rows["begins_word"][past] = False
+        return rows
+
+    def overlapping_rows(self, numbers: NDArray[np.int64], length: int, context: int) -> Rows:
+        """Rows in the format of `rows` that count `length` tokens each, from number * length on, for numbers [B].
+
+        Every token but the split's first is a label in one row, after at least `context` tokens as far as the text has
+        them; of the other tokens labels are -100 and begins_word is False.
+        """
+        first = numbers * length
+        starts = np.maximum(first - context, 0)
+        rows = self.rows(starts, context + length)
+        places = starts[:, None] + np.arange(context + length)
+        others = (places < first[:, None]) | (places >= np.minimum(first + length, len(self) - 1)[:, None])
+        rows["labels"][others] = IGNORED
+        rows["begins_word"][others] = False
         return rows
 
     def preview(self) -> Iterator[tuple[str, Rows]]:

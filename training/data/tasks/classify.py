@@ -4,7 +4,7 @@ import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,13 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
 from reread.preprocessing.settings import Retired
 from reread.training.data.batch import Rows
+from reread.training.data.tasks.class_weights import ClassWeights
 from reread.training.data.tasks.dataset import SHOWN, Member, Mistake, Names, Outputs, TaskDataset
 from reread.training.data.tasks.documents import TaskDocument
 from reread.training.data.tasks.settings import PooledSettings
 from reread.training.data.tasks.windows import Row
 from reread.training.scoring.baselines import BagOfGrams, majority
+from reread.training.scoring.thresholds import HALF, shared_threshold, threshold_of_each
 
 MANY_LABELS = 20
 """With more labels the bag of characters is a support vector machine, which is much faster there."""
@@ -27,7 +29,11 @@ MANY_LABELS = 20
 class ClassifySettings(PooledSettings):
     """One text or a pair, and its label, its set of labels or its number."""
 
-    may_change = PooledSettings.file_fields | {"pairs"}  # which leaves the rows as they are
+    may_change = PooledSettings.file_fields | {"pairs", "thresholds"}  # which leave the rows as they are
+
+    beside_tokens: ClassVar[frozenset[str]] = PooledSettings.beside_tokens | {
+        *("class_weights", "threshold", "thresholds")
+    }
 
     retired = {"positive": Retired((None,), "the second of `task.labels` is the positive one")}
 
@@ -37,6 +43,14 @@ class ClassifySettings(PooledSettings):
     whose F1 is `positive-f1`."""
     label_separator: str | None = Field(default=None, min_length=1)
     """Separator of the labels of a set in one cell or text; null: a comma in a table."""
+    class_weights: ClassWeights = None
+    """The factor of each class in the loss, in the order of `labels`: numbers, or `balanced` by how often each is in
+    the training examples. Of a set it is that of texts with the label, relative to texts without it."""
+    threshold: Annotated[float, Field(gt=0, lt=1)] | Literal["shared", "each"] = 0.5
+    """The probability above which a label of a set is predicted: a number; or chosen on `dev` after training, `shared`
+    by all labels for the best micro-F1, or for `each` label for its own best F1."""
+    thresholds: list[Annotated[float, Field(ge=0, le=1)]] = []
+    """The threshold of each label, which a run keeps once they are chosen (RUN/chosen.json)."""
     pairs: bool | None = None
     """Whether a text to predict for needs a second one; null: `reread finetune` finds out whether all training examples
     have one. Runs of earlier versions have null, and predict for any text."""
@@ -55,6 +69,10 @@ class ClassifySettings(PooledSettings):
 
     def found_in(self, train: Sequence[ClassifyExample]) -> dict[str, Any]:
         return {"pairs": all(one.second is not None for one in train) if self.pairs is None else self.pairs}
+
+    @property
+    def unchosen(self) -> "ClassifySettings | None":
+        return self.model_copy(update={"thresholds": []}) if isinstance(self.threshold, str) else None
 
     @property
     def remarks(self) -> list[str]:
@@ -83,6 +101,11 @@ class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
         return {"labels": sets}
 
     def check_predicted(self) -> None:
+        if self.settings.unchosen == self.settings:
+            raise UserError(
+                f"task.threshold: {self.settings.threshold}, but none is chosen yet; `reread evaluate RUN` chooses "
+                "thresholds on dev; or give a number"
+            )
         alone = next((one for one in self.examples if one.second is None), None)
         if self.settings.pairs and alone is not None:
             raise UserError(
@@ -113,15 +136,36 @@ class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
         return {"label": self.scored(example, prediction), "probabilities": probabilities}
 
     def scored(self, example: int, prediction: NDArray[np.float64]) -> Any:
-        """The label, the labels above one half, or the number."""
+        """The label, the labels above their thresholds, or the number."""
         if self.settings.answer == "number":
             return float(prediction[0])
         if self.settings.answer == "one":
             return self.settings.labels[int(prediction.argmax())]
-        return tuple(label for label, p in zip(self.settings.labels, prediction, strict=True) if p > 0.5)
+        each = zip(self.settings.labels, prediction, self._thresholds, strict=True)
+        return tuple(label for label, p, threshold in each if p > threshold)
+
+    _chosen: Sequence[float] = ()
+
+    @property
+    def _thresholds(self) -> Sequence[float]:
+        settings = self.settings
+        number = HALF if isinstance(settings.threshold, str) else settings.threshold
+        return settings.thresholds or self._chosen or [number] * len(settings.labels)
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        return {"thresholds": list(self._chosen)} if self._chosen else {}
+
+    def _choose(self, predictions: Mapping[int, Any]) -> None:
+        chances = np.array([predictions[index] for index in range(len(self))])
+        is_gold = np.array([[label in (one.label or ()) for label in self.settings.labels] for one in self.examples])  # type: ignore[operator]
+        choose = shared_threshold if self.settings.threshold == "shared" else threshold_of_each
+        self._chosen = choose(chances, is_gold)
 
     def scores(self, predictions: Mapping[int, Any]) -> dict[str, float]:
         settings = self.settings
+        if settings.answer == "set" and settings.unchosen == settings:
+            self._choose(predictions)
         given: dict[str, Any] = {"labels": settings.labels} if settings.answer == "one" else {}
         if settings.answer == "one" and len(settings.labels) == 2:
             chances = {self.examples[example].id: float(values[1]) for example, values in predictions.items()}

@@ -51,13 +51,14 @@ def examples_of(settings: TaskSettings, split: str) -> Sequence[Any]:
         known = settings.labels
         if not known and settings.has_classes and split != "train":
             known = labels_of(examples_of(settings, "train"))
-    return _selected(key, None if known is None else tuple(known), split == "train")
+    least = getattr(settings, "least_score", None)
+    return _selected(key, None if known is None else tuple(known), split == "train", least)
 
 
 @lru_cache(maxsize=8)
-def _selected(key: tuple[Any, ...], known: tuple[str, ...] | None, learned: bool) -> Sequence[Any]:
+def _selected(key: tuple[Any, ...], known: tuple[str, ...] | None, learned: bool, least: float | None) -> Sequence[Any]:
     """The examples of `_read`; if `known` is given, those that are labelled by labels in it; if they are `learned`,
-    those that can be."""
+    those that can be, and of pairs with scores those with the `least` one or more."""
     found, path = _read(*key), key[0]
     if known is not None:
         found, left_out = with_labels(found, known)
@@ -71,6 +72,10 @@ def _selected(key: tuple[Any, ...], known: tuple[str, ...] | None, learned: bool
         found = where(found, attrgetter("can_be_learned"))
         if not found:
             raise UserError(f"{path}: no example has an answer that can be learned; give another file by task.train")
+    if learned and least is not None:
+        found = where(found, lambda one: one.score is None or one.score >= least)
+        if not found:
+            raise UserError(f"{path}: no pair has a score of {least:g} or more; lower task.least_score")
     return found
 
 

@@ -1,4 +1,4 @@
-"""A target is written of a source: a row is both, and what is learned is the target."""
+"""A target is written of a source: a row is both, or the source alone where a decoder reads the target."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +20,6 @@ from reread.training.data.tasks.settings import TaskSettings
 from reread.training.data.tasks.windows import Framing, Row
 from reread.training.scoring.written import similarity, units
 
-SPECIAL = 3
-"""[CLS] and two [SEP]."""
 _BLANK = re.compile("(?<=[\u3000-\u303f\u3400-\u9fff\uff00-\uffef]) | (?=[\u3000-\u303f\u3400-\u9fff\uff00-\uffef])")
 """The blanks that a decoder puts beside Chinese characters and marks."""
 
@@ -34,23 +32,33 @@ class GenerateSettings(TaskSettings):
 
     kind: Literal["generate"]
     target_length: int = Field(default=32, ge=1, le=LONGEST)
-    """Tokens of the longest target that is learned and written; the source has the rest of `sequence_length`."""
+    """Tokens of the longest target that is learned and written; the source has the rest of `sequence_length`, and all
+    of it where a decoder reads the target (BART, LED)."""
+    long_targets: Literal["refuse", "cut"] = "refuse"
+    """What happens to a longer target that is to be learned."""
     beams: int = Field(default=4, ge=1, le=64)
     """Targets that are pursued at once; the one with the highest mean log-probability of a token is written. 1: the
     likeliest token each time."""
 
     @property
+    def in_one_row(self) -> bool:
+        """Whether a row is [CLS] source [SEP] target [SEP], with a prefix mask. Otherwise it is [CLS] source [SEP], and
+        a decoder reads [CLS] target [SEP]."""
+        return self.frame == "bare"
+
+    @property
     def room(self) -> int:
         """Tokens of a source in a row."""
-        return self.sequence_length - self.target_length - SPECIAL
+        return self.sequence_length - (self.target_length + 3 if self.in_one_row else 2)
 
     def blank(self, rows: int) -> Rows:
-        targets = np.full((rows, self.target_length + 1), IGNORED)
-        return {**super().blank(rows), "labels": targets, "predicted_at": np.zeros(targets.shape, np.int32)}
+        targets = np.zeros((rows, self.target_length + (1 if self.in_one_row else 2)), np.int64)
+        places = {"predicted_at": np.zeros(targets.shape, np.int32)} if self.in_one_row else {}
+        return {**super().blank(rows), "labels": targets, **places}
 
 
 class GenerateDataset(TaskDataset[GenerateSettings, GenerateExample]):
-    """A row is [CLS] source [SEP] target [SEP]; to be predicted for it is [CLS] source [SEP]."""
+    """A row is [CLS] source [SEP] target [SEP], or without the target (`in_one_row`, and to predict)."""
 
     def __init__(self, settings: GenerateSettings, seed: int, examples: Sequence[GenerateExample]) -> None:
         super().__init__(settings, seed, examples)
@@ -58,7 +66,8 @@ class GenerateDataset(TaskDataset[GenerateSettings, GenerateExample]):
 
     @classmethod
     def open(cls, settings: GenerateSettings, seed: int, split: str) -> "GenerateDataset":
-        """Raises `UserError` if an example to learn has a target that is longer than `target_length`, or no token."""
+        """Raises `UserError` if an example to learn has a target that is longer than `target_length`, unless it is cut,
+        or no token."""
         dataset: Any = super().open(settings, seed, split)
         if split == "train":
             dataset._check_targets()
@@ -68,7 +77,11 @@ class GenerateDataset(TaskDataset[GenerateSettings, GenerateExample]):
         lengths = self.documents.longest_others
         most = self.settings.target_length
         for wrong, reason, way_out in (
-            (lengths > most, f"has more than task.target_length={most} tokens", "raise it, or shorten the target"),
+            (
+                (lengths > most) & (self.settings.long_targets == "refuse"),
+                f"has more than task.target_length={most} tokens",
+                "raise it, shorten the target, or set task.long_targets=cut",
+            ),
             (lengths == 0, "has no token", "correct it, or delete the example"),
         ):
             labelled = [one for one in np.flatnonzero(wrong).tolist() if self.examples[one].target is not None]
@@ -82,7 +95,7 @@ class GenerateDataset(TaskDataset[GenerateSettings, GenerateExample]):
         if room < 1:
             raise UserError(
                 f"task.sequence_length: {settings.sequence_length} leaves no room for a source beside "
-                f"task.target_length={settings.target_length} and {SPECIAL} special tokens; raise it, or lower "
+                f"task.target_length={settings.target_length} and 3 special tokens; raise it, or lower "
                 "task.target_length"
             )
         most = room if settings.longest is None else min(room, settings.longest)
@@ -104,21 +117,28 @@ class GenerateDataset(TaskDataset[GenerateSettings, GenerateExample]):
 
     def _row(self, member: Member, training: bool) -> Row:
         """Its types are the segments of the prefix mask: 0 for the source and 1 for the target."""
-        return self.framing.row(self.documents[member.example].ids.tolist(), [self._target(member)] if training else [])
+        others = [self._target(member)] if training and self.settings.in_one_row else []
+        return self.framing.row(self.documents[member.example].ids.tolist(), others)
 
     def _target(self, member: Member) -> list[int]:
         return self.documents[member.example].options[0][0][: self.settings.target_length].tolist()  # type: ignore[no-any-return]
 
     def targets(self, members: Sequence[Member], rows: Sequence[Row], shape: tuple[int, int]) -> Rows:
-        """labels int [B, T]: the tokens of the target and [SEP], then `IGNORED`; predicted_at int32 [B, T]: the
-        position of the token before each, 0 behind them."""
-        targets = [[*self._target(member), self.special["sep"]] for member in members]
+        """labels int [B, T]: the tokens of the target and [SEP], where a decoder reads them behind [CLS], then
+        `IGNORED`. For targets in the row predicted_at int32 [B, T]: the position of the token before each, 0 behind
+        them."""
+        begin = [] if self.settings.in_one_row else [self.special["cls"]]
+        targets = [[*begin, *self._target(member), self.special["sep"]] for member in members]
         most = max(map(len, targets))
         labels, places = np.full((len(members), most), IGNORED), np.zeros((len(members), most), np.int32)
         for row, (target, built) in enumerate(zip(targets, rows, strict=True)):
             labels[row, : len(target)] = target
             places[row, : len(target)] = np.arange(len(target)) + (len(built.ids) - len(target) - 1)
-        return {"labels": labels, "predicted_at": places}
+        return {"labels": labels, "predicted_at": places} if self.settings.in_one_row else {"labels": labels}
+
+    @property
+    def row_tokens(self) -> NDArray[np.int64]:
+        return super().row_tokens if self.settings.in_one_row else self.documents.shown + self.framing.special(0)
 
     def gold(self, example: GenerateExample) -> str | None:
         return example.target

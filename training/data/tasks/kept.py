@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from reread.preprocessing.arrays import Arrays, ArrayWriter, made_once, spilled
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.file import STANDARD_INPUT
+from reread.preprocessing.labelled.formats import beir, clue
 from reread.preprocessing.labelled.mapped import MappedExamples, write_examples
 from reread.preprocessing.labelled.read import read_examples
 from reread.training.data.tasks.documents import Documents, TaskDocument, write_documents
@@ -115,11 +116,12 @@ def _is_kept(path: Path) -> bool:
 
 
 def _stamps(path: Path) -> tuple[tuple[str, int, int], ...]:
-    """Name, size and modification time of each file that `path` names, or that stands beside it for `semeval`."""
+    """Name, size and modification time of each file that `path` names, or that is read beside it."""
     if path.is_dir():
         files = [Path(folder) / name for folder, _, names in os.walk(path) for name in names]
     else:
-        files = [path, *path.parent.glob("ground-truth*")]
+        files = [path, *path.parent.glob("ground-truth*"), *clue.beside(path)]
+        files += beir.beside(path) if path.suffix == ".tsv" else []
     found = ((str(one), one.stat()) for one in sorted(files) if one.is_file())
     return tuple((name, status.st_size, status.st_mtime_ns) for name, status in found)
 

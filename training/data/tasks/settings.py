@@ -139,6 +139,11 @@ class TaskSettings(DataSettings):
         return {}
 
     @property
+    def unchosen(self) -> "TaskSettings | None":
+        """These settings without what is chosen on dev after training (`TaskDataset.chosen`); None if nothing is."""
+        return None
+
+    @property
     def remarks(self) -> list[str]:
         """Lines for the log on fields that were filled in."""
         return []

@@ -11,6 +11,7 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.examples import Given, Split
 from reread.preprocessing.labelled.tasks.tag import TagExample, split_of
 from reread.training.data.batch import IGNORED, Rows
+from reread.training.data.tasks.class_weights import ClassWeights
 from reread.training.data.tasks.dataset import SHOWN, Mark, Member, Mistake, Names, Outputs
 from reread.training.data.tasks.documents import TaskDocument
 from reread.training.data.tasks.settings import TaskSettings
@@ -31,7 +32,7 @@ class TagSettings(TaskSettings):
 
     may_change = TaskSettings.file_fields | {"split", "characters"}
 
-    beside_tokens: ClassVar[frozenset[str]] = TaskSettings.beside_tokens | {"crf", "characters"}
+    beside_tokens: ClassVar[frozenset[str]] = TaskSettings.beside_tokens | {"crf", "characters", "class_weights"}
 
     kind: Literal["tag"]
     scheme: Literal["BIO", "BIOES"] = "BIO"
@@ -41,6 +42,9 @@ class TagSettings(TaskSettings):
     allows; false: each tag by itself."""
     characters: bool = False
     """Whether the model reads the characters of words, as with `model.character_filters`."""
+    class_weights: ClassWeights = None
+    """The factor of each tag in the loss, in the order of `labels`: numbers, or `balanced` by how often each is in the
+    training examples. Not with `crf`."""
     split: Split | None = None
     """Units of raw text to tag: `characters`, `words` as in BERT's basic tokenisation, or `blanks`, words that blanks
     alone separate. null: `reread finetune` finds out which of the first two the tokens of the training examples are."""

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..blocks import at_least_float32
+from ..blocks import at_least_float32, chosen_first, exporting
 from .configuration_ernie_doc import ErnieDocConfig
 
 # Added to masked scores. Half of float16's range, so that the sum with a score is finite in every type and a row of
@@ -77,7 +77,10 @@ def _relative_bias(q: Tensor, table: Tensor, added: Tensor | None, *far: Tensor)
     far: none, or what the last query [B, N, S] and the last key [B, N, T] get in addition (`_without_gap`).
     """
     batch, length, heads, _ = q.shape
-    keys = len(table) - length
+    keys = table.shape[0] - length
+    if exporting():
+        bias = _shifted(torch.einsum("bqnh,pnh->bnqp", q, table))
+        return bias if added is None else bias + added
     # Rows begin at multiples of 16 elements, as the memory-efficient kernel wants it
     bias = q.new_empty(batch, heads, length, -(-keys // 16) * 16)[..., :keys]
     for block in _Block.all(length, keys):
@@ -85,14 +88,20 @@ def _relative_bias(q: Tensor, table: Tensor, added: Tensor | None, *far: Tensor)
         shifted = block.shifted(block.product(q, table))
         if added is None:
             part.copy_(shifted)
-        elif torch.is_grad_enabled():  # only under torch.export, which records no out=
-            part.copy_(shifted + added)
         else:
             torch.add(shifted, added, out=part)
     if far:
         bias[:, :, -1] += far[0]
         bias[..., -1] += far[1]
     return bias
+
+
+def _shifted(product: Tensor) -> Tensor:
+    """The relative shift of all queries' product with the table [B, N, T, S + T] -> [B, N, T, S], in operations that
+    torch.export records for any T: without the first T - 1 elements, rows that are one shorter."""
+    length, width = product.shape[2:]
+    behind = product.flatten(2)[..., length - 1 : length - 1 + length * (width - 1)]
+    return behind.unflatten(-1, (length, width - 1))[..., : width - length]
 
 
 def _without_gap(q: Tensor, r: Tensor, gap: int) -> tuple[Tensor, ...]:
@@ -284,7 +293,7 @@ def skimmed_scores(
 def moved(weights: Tensor, positions: Tensor) -> Tensor:
     """a_ij [B, N, T, M + T] with the queries, and the keys behind the memory, that stand at `positions` [B, T]."""
     slots = weights.shape[3] - weights.shape[2]
-    memory = torch.arange(slots, device=positions.device).expand(len(positions), -1)
+    memory = torch.arange(slots, device=positions.device).expand(positions.shape[0], -1)
     keys = torch.cat([memory, positions + slots], dim=1)
     return weights.take_along_dim(positions[:, None, :, None], dim=2).take_along_dim(keys[:, None, None], dim=3)
 
@@ -299,7 +308,7 @@ class Update(NamedTuple):
 
     @classmethod
     def of(cls, valid: Tensor, slots: int) -> "Update":
-        order = valid.byte().argsort(dim=1, stable=True)[:, -slots:]
+        order = chosen_first(~valid)[:, -slots:]
         lacking = slots - order.shape[1]
         empty = F.pad(~valid.gather(1, order), (lacking, 0), value=True)
         return cls(F.pad(order, (lacking, 0))[..., None], empty[..., None])
@@ -308,7 +317,7 @@ class Update(NamedTuple):
     def __call__(self, memory: Tensor | None, states: Tensor) -> Tensor:
         """memory [B, M, D], states [B, T, D] -> new memory [B, slots, D]."""
         states = states if memory is None else torch.cat([memory, states], dim=1)
-        return states.take_along_dim(self.positions, dim=1).masked_fill_(self.empty, 0)
+        return states.gather(1, self.positions.expand(-1, -1, states.shape[2])).masked_fill_(self.empty, 0)
 
 
 class Surroundings(NamedTuple):

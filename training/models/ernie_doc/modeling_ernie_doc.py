@@ -33,6 +33,7 @@ from ..blocks import (
     at_positions,
     attention_weights,
     chosen,
+    chosen_first,
     cross_entropy,
     given_once,
     initialise,
@@ -43,6 +44,7 @@ from ..blocks import (
 from ..coreference import ForCoreference
 from ..crf import ForTokenClassification
 from ..heads import ForKeyPhrases, ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, TaskHead, Windows
+from ..vectors import ForEmbedding
 from .attention_ernie_doc import MASKED, OFFICIAL_MASKED, ErnieDocSelfAttention, Surroundings, Update, moved
 from .configuration_ernie_doc import MOST_SKIMMED, ErnieDocConfig
 
@@ -397,7 +399,9 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
     def _key_types(self, types: Tensor, slots: int) -> Tensor:
         """[B, S, type_vocab_size] int64: one-hot types of `slots` of memory and of the tokens, types [B, T]."""
         first = types[:1, :1] if self.config.official_memory else types[:, :1]
-        return F.one_hot(torch.cat([first.expand(len(types), slots), types], dim=1).long(), self.config.type_vocab_size)
+        return F.one_hot(
+            torch.cat([first.expand(types.shape[0], slots), types], dim=1).long(), self.config.type_vocab_size
+        )
 
     def read(self, input_ids: Tensor, *, retrospective: bool = True) -> ErnieDocModelOutput:
         """Read a whole document of any length: input_ids [n], without special tokens.
@@ -603,14 +607,15 @@ class ErnieDocHead(ErnieDocPreTrainedModel, TaskHead):
         mask = rows.get("attention_mask")
         if mask is None:
             return super().encode(rows)
-        order = (mask != 0).byte().argsort(dim=1, descending=True, stable=True)
+        order = chosen_first(mask != 0)
         by_token = ("input_ids", "attention_mask", "token_type_ids", "inputs_embeds")
         encoded = super().encode({name: at_positions(x, order) if name in by_token else x for name, x in rows.items()})
         hidden = encoded.last_hidden_state
         if (pooler := getattr(self, self.base_model_prefix).pooler) is not None:
             cls = (mask != 0).sum(1, keepdim=True).clamp(min=1) - 1
             encoded.pooler_output = pooler(at_positions(hidden, cls))
-        back = order.argsort(dim=1)
+        places = torch.arange(order.shape[1], device=order.device).expand_as(order)
+        back = torch.empty_like(order).scatter(1, order, places)
         encoded.last_hidden_state = at_positions(hidden, back)
         if encoded.hidden_states is not None:
             encoded.hidden_states = tuple(at_positions(states, back) for states in encoded.hidden_states)
@@ -641,3 +646,9 @@ class ErnieDocForQuestionAnswering(ErnieDocHead, ForQuestionAnswering):
 
 class ErnieDocForMultipleChoice(ErnieDocHead, ForMultipleChoice):
     """One of several options, with a row and a memory for each."""
+
+
+class ErnieDocForEmbedding(ErnieDocHead, ForEmbedding):
+    """The vector of a text, whose segments are read one after the other."""
+
+    cls_is_last = True

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from reread.training.models.ernie_doc.configuration_ernie_doc import MOST_SKIMMED, ErnieDocConfig
 from reread.training.models.ernie_doc.modeling_ernie_doc import (
     ErnieDocForCoreference,
+    ErnieDocForEmbedding,
     ErnieDocForKeyPhrases,
     ErnieDocForMultipleChoice,
     ErnieDocForPreTraining,
@@ -80,6 +81,7 @@ SPEC = ModelSpec(
         "rank": ErnieDocForSequenceClassification,
         "phrases": ErnieDocForKeyPhrases,
         "coreference": ErnieDocForCoreference,
+        "embed": ErnieDocForEmbedding,
     },
     TENSOR_PLAN,
     flops,

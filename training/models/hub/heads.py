@@ -22,6 +22,7 @@ from reread.training.models.coreference import ForCoreference
 from reread.training.models.crf import ForTokenClassification
 from reread.training.models.heads import ForKeyPhrases, ForMultipleChoice, ForQuestionAnswering, TaskHead
 from reread.training.models.hub.encoders import Encoder
+from reread.training.models.hub.lengths import arguments
 
 THEIRS = {
     "classify": "ForSequenceClassification",
@@ -55,6 +56,8 @@ class Trained:
     encoder: Encoder
     config: Any
     base_model: Any
+    by_lengths: bool = False
+    """Whether it takes the borders of documents, and no mask, to read those of a row apart (`lengths.choose`)."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)  # type: ignore[call-arg]
@@ -111,16 +114,17 @@ class Masked(Trained):
         *,
         masked_positions: Tensor | None = None,
         documents: Tensor | None = None,
+        borders: Tensor | None = None,
         **others: Any,
     ) -> Any:
         """As transformers' own with `labels`; without them logits alone, of all tokens or of masked_positions [n], flat
         indices into [B * L]. documents int [B, L]: tokens attend to those with the same number, and positions begin
-        anew with each."""
+        anew with each; `borders` [n + 1] of them (`data.rows.packed.borders`) take the place of a mask."""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         inputs = {name: value for name, value in inputs.items() if value is not None}
         if documents is not None:
             first = self.encoder.first_position(self.config)
-            inputs |= apart(documents, first, self.config, self.base_model.dtype)
+            inputs |= apart(documents, first, self.config, self.base_model.dtype, borders)
         if "labels" in others:
             return super().forward(**inputs, **others)  # type: ignore[misc]
         encoded = self.base_model(**inputs, **{**others, "return_dict": True})
@@ -133,11 +137,16 @@ class Masked(Trained):
         return MaskedOutput(at_least_float32(states), pairs)
 
 
-def apart(documents: Tensor, first: int | None, config: Any, dtype: torch.dtype) -> dict[str, Any]:
-    """The arguments of an encoder by which the documents of a row are read apart: a mask of L x L for each row, and
-    positions that begin at `first` with each document (None: positions are relative)."""
-    seen = documents[:, None, :, None] == documents[:, None, None, :]
-    inputs = {"attention_mask": _masks(seen, config, dtype)}
+def apart(
+    documents: Tensor, first: int | None, config: Any, dtype: torch.dtype, borders: Tensor | None = None
+) -> dict[str, Any]:
+    """The arguments of an encoder by which the documents of a row are read apart: their `borders`, or else a mask of
+    L x L for each row, and positions that begin at `first` with each document (None: positions are relative)."""
+    if borders is not None:
+        inputs = arguments(borders, documents.shape[1], config)
+    else:
+        seen = documents[:, None, :, None] == documents[:, None, None, :]
+        inputs = {"attention_mask": _masks(seen, config, dtype)}
     if first is not None:
         place = torch.arange(documents.shape[1], device=documents.device)
         begins = nn.functional.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
@@ -202,6 +211,8 @@ def classes_of(encoder: Encoder) -> tuple[dict[str, Any], Any, dict[str, Any]]:
         if theirs := _theirs(encoder, suffix):  # transformers' first versions of an encoder lack some
             heads[objective] = _joined(encoder, Spans if objective == "answer" else Task, theirs)
     heads |= {objective: _ours(encoder, head) for objective, head in OURS.items()}
+    body = _theirs(encoder, "Model")  # whose own `encoder` is a module
+    heads["embed"] = type(body.__name__, (Trained, body), {"__module__": __name__})
     further = {objective: _ours(encoder, head) for objective, head in FURTHER.items()}
     return heads, masked("ForPreTraining") if encoder.pairs else None, further
 

@@ -115,6 +115,9 @@ def config_values(source: Mapping[str, Any], length: int | None, window: int | N
         log.info("window %s: --window is not given", values["attention_window"])
     else:
         values["attention_window"] = window
+    stated = source.get("attention_dilation", 1)
+    if stated != 1 and any(dilation != 1 for dilation in ([stated] if isinstance(stated, int) else stated)):
+        values |= {key: source[key] for key in ("attention_dilation", "dilated_heads") if key in source}
     sep = getattr(theirs, "sep_token_id", None)
     values["sep_token_id"] = theirs.eos_token_id if sep is None else sep
     return values | {"max_position_embeddings": length + theirs.pad_token_id + 1}
@@ -192,8 +195,6 @@ def _settings(source: Mapping[str, Any]) -> PretrainedConfig:
     for key, value in ONLY.items():
         if source.get(key, value) != value:
             raise ValueError(f"{key} is {source[key]!r}; only {value!r} is supported")
-    if any(dilation != 1 for dilation in source.get("attention_dilation", ())):
-        raise ValueError("attention_dilation: dilated attention is not supported")
     kind = _kind(source)
     head = source.get("head_act", source.get("hidden_act", "gelu"))  # a Megatron's layers alone may have another
     if kind == "bert" and head != "gelu":
@@ -210,7 +211,7 @@ def _settings(source: Mapping[str, Any]) -> PretrainedConfig:
 def _kind(source: Mapping[str, Any]) -> str:
     """The model_type, guessed for old configurations, which lack it; Google's have no `architectures` either."""
     if "model_type" in source:
-        return str(source["model_type"])
+        return str(source["model_type"]).removeprefix("reread_")  # our own export with dilated windows
     named = source.get("architectures")
     names = " ".join(map(str, named)) if isinstance(named, list) else ""
     return "roberta" if "Roberta" in names else "bert" if "Bert" in names or "type_vocab_size" in source else ""

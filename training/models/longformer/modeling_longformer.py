@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import LongformerConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutputWithPooling, MaskedLMOutput
 
@@ -30,6 +30,7 @@ from ..heads import (
     head_dropout,
 )
 from .attention_longformer import LongformerSelfAttention, Sight
+from .configuration_longformer import LongformerConfig
 
 
 def windows(config: LongformerConfig) -> list[int]:
@@ -41,6 +42,27 @@ def windows(config: LongformerConfig) -> list[int]:
     if any(size <= 0 or size % 2 for size in sizes):
         raise ValueError(f"attention_window: {both_sides} counts both sides and must be even and above 0")
     return [size // 2 for size in sizes]
+
+
+def dilations(config: LongformerConfig) -> list[tuple[int, int]]:
+    """d of each layer, and how many of its heads, the first ones, have windows with it: 0 where d is 1.
+
+    Raises ValueError where `attention_dilation` or `dilated_heads` does not fit the layers or heads.
+    """
+    stated, layers, heads = (
+        getattr(config, "attention_dilation", 1),
+        config.num_hidden_layers,
+        config.num_attention_heads,
+    )
+    gaps = [stated] * layers if isinstance(stated, int) else list(stated)
+    if len(gaps) != layers:
+        raise ValueError(f"attention_dilation: {len(gaps)} numbers for {layers} layers; give one, or one a layer")
+    if any(gap < 1 for gap in gaps):
+        raise ValueError(f"attention_dilation: {stated}: 1 is a window without gaps, 2 one of every second token")
+    dilated = getattr(config, "dilated_heads", None)
+    if dilated is not None and not 0 <= dilated <= heads:
+        raise ValueError(f"dilated_heads: {dilated} of {heads} heads")
+    return [(gap, (heads if dilated is None else dilated) * (gap > 1)) for gap in gaps]
 
 
 class LongformerEmbeddings(nn.Module):
@@ -76,9 +98,9 @@ class LongformerEmbeddings(nn.Module):
 
 
 class LongformerAttention(nn.Module):
-    def __init__(self, config: LongformerConfig, window: int) -> None:
+    def __init__(self, config: LongformerConfig, window: int, dilation: int = 1, dilated: int = 0) -> None:
         super().__init__()
-        self.self = LongformerSelfAttention(config, window)
+        self.self = LongformerSelfAttention(config, window, dilation, dilated)
         self.output = ResidualOutput(config, config.hidden_size)
 
     def forward(self, hidden: Tensor, sight: Sight) -> Tensor:
@@ -98,9 +120,9 @@ class LongformerIntermediate(nn.Module):
 
 
 class LongformerLayer(GradientCheckpointingLayer):
-    def __init__(self, config: LongformerConfig, window: int) -> None:
+    def __init__(self, config: LongformerConfig, window: int, dilation: int = 1, dilated: int = 0) -> None:
         super().__init__()
-        self.attention = LongformerAttention(config, window)
+        self.attention = LongformerAttention(config, window, dilation, dilated)
         self.intermediate = LongformerIntermediate(config)
         self.output = ResidualOutput(config, config.intermediate_size)
 
@@ -112,7 +134,8 @@ class LongformerLayer(GradientCheckpointingLayer):
 class LongformerEncoder(nn.Module):
     def __init__(self, config: LongformerConfig) -> None:
         super().__init__()
-        self.layer = nn.ModuleList(LongformerLayer(config, window) for window in windows(config))
+        each = zip(windows(config), dilations(config), strict=True)
+        self.layer = nn.ModuleList(LongformerLayer(config, window, *dilated) for window, dilated in each)
 
     def forward(self, hidden: Tensor, sight: Sight, every: bool = False) -> list[Tensor]:
         """hidden [B, L, D] -> the last layer's output [B, L, D]; `every`: after all before it."""
@@ -415,4 +438,4 @@ class LongformerForMultipleChoice(LongformerHead, ForMultipleChoice):
         if self.joined:
             return separators.cumsum(1) == 0
         behind = (separators.cumsum(1) > 0) & ~separators
-        return behind.int().cummax(dim=1).values.bool()
+        return behind.cumsum(1) > 0

@@ -5,6 +5,7 @@ from typing import Literal
 
 from transformers import LongformerConfig
 
+from reread.training.models.longformer.configuration_longformer import LongformerConfig as DilatedConfig
 from reread.training.models.longformer.modeling_longformer import (
     LongformerForCoreference,
     LongformerForKeyPhrases,
@@ -13,6 +14,8 @@ from reread.training.models.longformer.modeling_longformer import (
     LongformerForQuestionAnswering,
     LongformerForSequenceClassification,
     LongformerForTokenClassification,
+    LongformerModel,
+    dilations,
     windows,
 )
 from reread.training.models.spec import ModelSpec, OwnKey
@@ -38,11 +41,16 @@ def flops(config: LongformerConfig, length: int, totals: Mapping[str, float]) ->
     """Training FLOPs of totals["rows"] rows of `length` tokens of which totals["predicted"] go through the head.
 
     Three times the forward pass, a multiply and an add counted as two, dense matrix products alone. A query meets
-    2w + 1 keys or the whole row: keys that lie in its chunk but not in its window are work, but not progress.
+    2w + 1 keys or the whole row, and every d-th of it with dilation d: keys that lie in its chunk but not in its window
+    are work, but not progress.
     """
     width, tokens = config.hidden_size, totals["rows"] * length
     dense = 2 * tokens * (4 * width * width + 2 * width * config.intermediate_size)
-    layers = sum(dense + 4 * tokens * min(2 * window + 1, length) * width for window in windows(config))
+    heads = config.num_attention_heads
+    layers = 0.0
+    for window, (gap, dilated) in zip(windows(config), dilations(config), strict=True):
+        plain, apart = (min(2 * window + 1, -(-length // step)) for step in (1, gap))
+        layers += dense + 4 * tokens * width * (plain * (heads - dilated) + apart * dilated) / heads
     head = 2 * totals["predicted"] * width * (width + config.vocab_size)
     return 3.0 * (layers + head)
 
@@ -72,6 +80,12 @@ _USAGE_OF_TASKS = {
 _GLOBAL_ATTENTION = """Global tokens have projections of their `own`, those that they share with all tokens, or there
 are none (Longformer, section 3.1 and Table 10)."""
 
+_ATTENTION_DILATION = """How far apart the tokens of a window are: 1 without gaps, 2 every second token; one number, or
+one a layer. `attention_window` stays the number of tokens, so a window reaches as many times further (Longformer,
+section 3.1). Global tokens see all, and are seen by all."""
+_DILATED_HEADS = """How many heads of each layer, the first ones, have dilated windows; null: all (Longformer, section
+4.1: 2)."""
+
 SPEC = ModelSpec(
     "longformer",
     LongformerConfig,
@@ -84,11 +98,17 @@ SPEC = ModelSpec(
         "rank": LongformerForSequenceClassification,
         "phrases": LongformerForKeyPhrases,
         "coreference": LongformerForCoreference,
+        "embed": LongformerModel,
     },
     TENSOR_PLAN,
     flops,
     longest=longest,
-    own_keys={"global_attention": OwnKey(Literal["own", "shared", "none"], "own", _GLOBAL_ATTENTION)},
+    own_keys={
+        "global_attention": OwnKey(Literal["own", "shared", "none"], "own", _GLOBAL_ATTENTION),
+        "attention_dilation": OwnKey(int | list[int], 1, _ATTENTION_DILATION),
+        "dilated_heads": OwnKey(int | None, None, _DILATED_HEADS),
+    },
+    variants={"attention_dilation": DilatedConfig},
     copied=COPIED,
     seldom=tuple(f"*.{name}.*" for name in COPIED),
     one_token_type=True,

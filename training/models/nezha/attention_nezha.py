@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..blocks import at_least_float32, rotate
+from ..blocks import at_least_float32, exporting, rotate
 from .configuration_nezha import NezhaConfig
 
 # Added to masked scores: the least number of float16, finite in every type, so that a row of nothing but padding does
@@ -105,7 +105,7 @@ class _Collect(torch.autograd.Function):
         columns = positions[:, None] + torch.arange(-clip, clip + 1, device=square.device)
         inside = (columns >= 0) & (columns < length)
         binned = square.gather(-1, columns.clamp(0, length - 1).expand(*square.shape[:-1], -1)) * inside
-        if length > clip + 1:
+        if exporting() or length > clip + 1:
             distances = positions - positions[:, None]
             beyond = torch.stack([distances < -clip, distances > clip], dim=-1).to(square.dtype)
             ends = torch.einsum("...ij,ije->...ie", square, beyond)

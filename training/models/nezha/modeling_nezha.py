@@ -26,6 +26,7 @@ from ..blocks import (
     attention_weights,
     chosen,
     cross_entropy,
+    exporting,
     given_once,
     initialise,
     returned,
@@ -33,6 +34,7 @@ from ..blocks import (
 from ..coreference import ForCoreference
 from ..crf import ForTokenClassification
 from ..heads import ForKeyPhrases, ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, TaskHead
+from ..vectors import ForEmbedding
 from .attention_nezha import MASKED, NezhaSelfAttention, Positions, Rotations, Tables, sinusoids
 from .configuration_nezha import SPAN_POSITION_SIZE, SPAN_POSITIONS, NezhaConfig
 
@@ -117,7 +119,7 @@ class NezhaEncoder(nn.Module):
         clip = self.config.max_relative_position
         head_size = self.config.hidden_size // self.config.num_attention_heads
         real = torch.promote_types(like.dtype, torch.float32)
-        if clip is not None and length > clip + 1:
+        if clip is not None and (exporting() or length > clip + 1):
             table = sinusoids(torch.arange(2 * clip + 1, device=like.device), head_size).to(real)
             return Tables(table, table)
         # Nothing is clipped; tables of clipped checkpoints begin at -K, which shifts the argument by K
@@ -410,3 +412,7 @@ class NezhaForQuestionAnswering(NezhaHead, ForQuestionAnswering):
 
 class NezhaForMultipleChoice(NezhaHead, ForMultipleChoice):
     """One of several options, with a row for each."""
+
+
+class NezhaForEmbedding(NezhaHead, ForEmbedding):
+    """The vector of a text."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from reread.training.models.nezha.configuration_nezha import SPAN_POSITION_SIZE, NezhaConfig
 from reread.training.models.nezha.modeling_nezha import (
     NezhaForCoreference,
+    NezhaForEmbedding,
     NezhaForKeyPhrases,
     NezhaForMultipleChoice,
     NezhaForPreTraining,
@@ -57,6 +58,7 @@ SPEC = ModelSpec(
         "rank": NezhaForSequenceClassification,
         "phrases": NezhaForKeyPhrases,
         "coreference": NezhaForCoreference,
+        "embed": NezhaForEmbedding,
     },
     TENSOR_PLAN,
     flops,

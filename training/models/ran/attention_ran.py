@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..blocks import GradientCheckpointingLayer, at_least_float32, rotate
+from ..blocks import GradientCheckpointingLayer, at_least_float32, exporting, rotate
 from .configuration_ran import RanConfig
 from .windows_ran import RanWindows
 
@@ -267,11 +267,11 @@ class RanLayer(GradientCheckpointingLayer):
         by_token = by_window = None
         if probabilities:
             by_token, by_window = _by_token(_probabilities(q, key, mask), windows, *hidden.shape[:2])
-        context = self.attention.heads(q, key, value, mask, weights=by_window).unflatten(0, (len(z), -1))
+        context = self.attention.heads(q, key, value, mask, weights=by_window).unflatten(0, (z.shape[0], -1))
         outputs = self.attention.finish(context, windows.cut(z))
         outputs = windows.join(self.dropout(self.standardise(outputs, self.config)), hidden.shape[1])
         outputs = self.review_of(outputs, cells.reviewed, windows) if reviews else outputs
-        return outputs, cells.all[-1], torch.stack(cells.raw, dim=1), by_token
+        return outputs, cells.last, cells.raw_outputs, by_token
 
     def _attend(self, z: Tensor, cells: "_Cells", windows: RanWindows) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Go on with the chain of `cells` for tokens z [B, L, D]. Returns what all windows attend with at once: queries
@@ -279,26 +279,58 @@ class RanLayer(GradientCheckpointingLayer):
         q, k, v = (self.attention.split(windows.cut(x)) for x in self.attention.project(z))
         if windows.rotary is not None:
             q, k = self.rotate(q, windows.rotary), self.rotate(k, windows.rotary)
-        keys, values = [], []  # of cells
-        # Unbound, since the gradient of each indexed window would be as large as that of all
-        for number, (k_window, v_window) in enumerate(zip(k.unbind(1), v.unbind(1), strict=True)):
-            z_cell = self.dropout(self.LayerNorm(cells.all[-1]))[:, None]
-            q_cell, k_cell, v_cell = map(self.attention.split, self.attention.project(z_cell))  # at 0, so not rotated
-            key, value = torch.cat([k_cell, k_window], dim=2), torch.cat([v_cell, v_window], dim=2)
-            mask = None if windows.keys is None else windows.keys[:, number]
-            context = self.attention.heads(q_cell, key, value, mask)
-            cells.update(self.dropout(self.standardise(self.attention.finish(context, z_cell), self.config))[:, 0])
-            keys.append(k_cell)
-            values.append(v_cell)
+        if exporting() and isinstance(windows.count, torch.SymInt):
+            keys, values = self._record(k, v, cells)
+        else:
+            of_cells = []
+            # Unbound, since the gradient of each indexed window would be as large as that of all
+            for number, (k_window, v_window) in enumerate(zip(k.unbind(1), v.unbind(1), strict=True)):
+                mask = None if windows.keys is None else windows.keys[:, number]
+                raw, *projected = self._look(cells.all[-1], k_window, v_window, mask)
+                cells.update(raw)
+                of_cells.append(projected)
+            keys, values = (torch.stack(one, 1) for one in zip(*of_cells, strict=True))
         mask = None if windows.visible is None else windows.visible.flatten(0, 1)
-        key, value = (torch.cat([torch.stack(x, 1), y], 3).flatten(0, 1) for x, y in ((keys, k), (values, v)))
+        key, value = (torch.cat(pair, 3).flatten(0, 1) for pair in ((keys, k), (values, v)))
         return q.flatten(0, 1), key, value, mask
 
-    def review_of(self, tokens: Tensor, cells: list[Tensor], windows: RanWindows) -> Tensor:
-        """Memory review of `cells` [B, D] by tokens [B, L, D]."""
+    def _look(self, cell: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """The raw output [B, D] of a cell [B, D] before a window of keys k and values v [B, N, P, h], and the cell's
+        own key and value [B, N, 1, h]."""
+        z_cell = self.dropout(self.LayerNorm(cell))[:, None]
+        q_cell, k_cell, v_cell = map(self.attention.split, self.attention.project(z_cell))  # at 0, so not rotated
+        context = self.attention.heads(q_cell, torch.cat([k_cell, k], dim=2), torch.cat([v_cell, v], dim=2), mask)
+        raw = self.dropout(self.standardise(self.attention.finish(context, z_cell), self.config))[:, 0]
+        return raw, k_cell, v_cell
+
+    def _record(self, k: Tensor, v: Tensor, cells: "_Cells") -> tuple[Tensor, Tensor]:
+        """The chain of `cells` for windows of keys and values [B, n, N, P, h], of which there is a mask, as one
+        operation for any n, which torch.export records. Returns the cells' keys and values [B, n, N, 1, h]."""
+        from torch._higher_order_ops.scan import scan
+
+        number = torch.arange(k.shape[1], device=k.device)
+        filled = cells.windows.filled
+        filled = k.new_ones(k.shape[:2], dtype=torch.bool) if filled is None else filled
+
+        def step(carried: list[Tensor], given: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+            cell, before = carried
+            k_window, v_window, mask, there, place = given
+            raw, k_cell, v_cell = self._look(cell, k_window, v_window, mask)
+            raw, new = cells.after(raw, before, cell, there[:, None], place > 0)
+            return [new, raw], [new.clone(), raw.clone(), k_cell.clone(), v_cell.clone()]
+
+        assert cells.windows.keys is not None
+        by_window = [k.transpose(0, 1), v.transpose(0, 1), cells.windows.keys.transpose(0, 1), filled.transpose(0, 1)]
+        initial = cells.all[0]
+        (last, _), (new, raw, keys, values) = scan(step, [initial, initial.clone()], [*by_window, number])
+        cells.recorded = last, new.transpose(0, 1), raw.transpose(0, 1)
+        return keys.transpose(0, 1), values.transpose(0, 1)
+
+    def review_of(self, tokens: Tensor, cells: Tensor, windows: RanWindows) -> Tensor:
+        """Memory review of `cells` [B, n, D] by tokens [B, L, D]."""
         if self.review is None:
             return self.output_LayerNorm(tokens)
-        return self.review(tokens, torch.stack(cells, dim=1), windows)
+        return self.review(tokens, cells, windows)
 
 
 class _Cells:
@@ -310,24 +342,49 @@ class _Cells:
         """G'_i [B, D], each window's raw cell output; a window without tokens repeats the one before."""
         self.all = [initial]
         """G_0, G_1, ... [B, D]."""
+        self.recorded: tuple[Tensor, Tensor, Tensor] | None = None
+        """Instead of these under torch.export: the last cell [B, D], G_1, G_2, ... and the raw outputs [B, n, D]."""
 
     def update(self, raw: Tensor) -> None:
         """Append the next window's raw cell output [B, D]; where it has no tokens, the cell stays."""
         handed = self.all[0] if self.chain is None else self.chain.raw
         before = self.raw[-1] if self.raw else handed
-        cell = raw
-        if self.layer.cell is not None and (self.raw or self.chain or self.layer.config.first_cell_residual):
-            cell = self.layer.cell(raw, before, self.all[-1])
-        if self.windows.filled is not None:
-            filled = self.windows.filled[:, len(self.raw), None]
-            raw, cell = torch.where(filled, raw, before), torch.where(filled, cell, self.all[-1])
+        filled = None if self.windows.filled is None else self.windows.filled[:, len(self.raw), None]
+        raw, cell = self.after(raw, before, self.all[-1], filled, bool(self.raw or self.chain))
         self.raw.append(raw)
         self.all.append(cell)
 
+    def after(
+        self, raw: Tensor, raw_before: Tensor, cell_before: Tensor, filled: Tensor | None, later: bool | Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The raw cell output and the cell [B, D] behind a window, from its raw output and those before it; `later`:
+        whether it is not the first."""
+        cell = raw
+        if self.layer.cell is not None and (self.layer.config.first_cell_residual or later is not False):
+            cell = self.layer.cell(raw, raw_before, cell_before)
+            if isinstance(later, Tensor) and not self.layer.config.first_cell_residual:
+                cell = torch.where(later, cell, raw)
+        if filled is not None:
+            raw, cell = torch.where(filled, raw, raw_before), torch.where(filled, cell, cell_before)
+        return raw, cell
+
     @property
-    def reviewed(self) -> list[Tensor]:
-        """The cells that memory review reads."""
-        cells = self.raw if self.layer.config.review_cells == "raw" else self.all[1:]
-        if self.windows.ordered:
-            return [self.all[0], *cells]
-        return [*(self.chain.reviewed if self.chain else ()), *cells]
+    def last(self) -> Tensor:
+        """[B, D]."""
+        return self.all[-1] if self.recorded is None else self.recorded[0]
+
+    @property
+    def raw_outputs(self) -> Tensor:
+        """[B, n, D]."""
+        return torch.stack(self.raw, dim=1) if self.recorded is None else self.recorded[2]
+
+    @property
+    def reviewed(self) -> Tensor:
+        """The cells that memory review reads [B, n, D], after the first one where tokens are ordered."""
+        raw = self.layer.config.review_cells == "raw"
+        if self.recorded is not None:
+            cells = self.recorded[2 if raw else 1]
+            return torch.cat([self.all[0][:, None], cells], dim=1) if self.windows.ordered else cells
+        listed = self.raw if raw else self.all[1:]
+        before = self.all[:1] if self.windows.ordered else self.chain.reviewed if self.chain else ()
+        return torch.stack([*before, *listed], dim=1)

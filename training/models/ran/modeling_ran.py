@@ -38,6 +38,7 @@ from ..blocks import (
 from ..coreference import ForCoreference
 from ..crf import ForTokenClassification
 from ..heads import ForKeyPhrases, ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, TaskHead
+from ..vectors import ForEmbedding
 from .attention_ran import Chain, RanCellNorm, RanGatedLinear, RanLayer, RanLayerNorm, joined_probabilities
 from .characters_ran import RanCharacters, characters_of
 from .configuration_ran import RanConfig
@@ -100,7 +101,7 @@ class RanEncoder(nn.Module):
         if self.config.window_handover:
             return self._window_by_window(hidden, windows, every, weights)
         states, cells = [hidden], []
-        cell = empty = hidden.new_zeros(len(hidden), hidden.shape[-1])
+        cell = empty = hidden.new_zeros(hidden.shape[0], hidden.shape[-1])
         layer: Any
         for number, layer in enumerate(self.layer):
             cell = cell if memory is None else memory[number]
@@ -134,7 +135,7 @@ class RanEncoder(nn.Module):
                 kept[i].append(raw if self.config.review_cells == "raw" else cell)
         # What all layers gave of all windows; the last layer has yet to review
         states = [hidden, *(windows.join(torch.stack(one, dim=1), hidden.shape[1]) for one in tokens)]
-        output = layers[-1].review_of(states[-1], kept[-1], windows)
+        output = layers[-1].review_of(states[-1], torch.stack(kept[-1], dim=1), windows)
         states[-1] = states[-2] + output if above and len(layers) > 1 else output
         if weights is not None:
             weights += [joined_probabilities(torch.stack(one, dim=1), windows, hidden.shape[1]) for one in shares]
@@ -319,7 +320,7 @@ class RanModel(RanPreTrainedModel):
             )
         if mems and not ordered:
             raise ValueError("mems need tokens that see only those before them: set causal or segment_ids")
-        expected = (self.config.num_hidden_layers, len(words), self.config.hidden_size)
+        expected = (self.config.num_hidden_layers, words.shape[0], self.config.hidden_size)
         if mems and [tuple(tensor.shape) for tensor in mems] != [expected]:
             raise ValueError(f"mems are one tensor {list(expected)}, not {[list(tensor.shape) for tensor in mems]}")
         # Cut the rows into windows, and begin with the cells of the text before.
@@ -540,3 +541,7 @@ class RanForQuestionAnswering(RanHead, ForQuestionAnswering):
 
 class RanForMultipleChoice(RanHead, ForMultipleChoice):
     """One of several options, with a row for each; the text comes last."""
+
+
+class RanForEmbedding(RanHead, ForEmbedding):
+    """The vector of a text."""

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..blocks import exporting
 from .configuration_ran import RanConfig
 
 
@@ -54,16 +55,16 @@ class RanWindows:
         # The number of windows, their size, and the tail by which the last one may be longer
         (rows, length), device = like.shape[:2], like.device
         ordered = causal or segment_ids is not None
-        size = min(config.window_size, length)
+        size = config.window_size if exporting() else min(config.window_size, length)
         shortest = 1 if ordered else config.min_window_size
         count = _windows(length, size, shortest)
         own = None if config.official_padding else tokens
         if own is not None:  # a row's windows follow from its own length
             ends = (own * torch.arange(1, length + 1, device=device)).amax(1, keepdim=True)
-            tail = min(shortest - 1, length - size)
+            tail = shortest - 1 if exporting() else min(shortest - 1, length - size)
         else:
             ends = torch.full((1, 1), length, device=device)
-            tail = max(length - count * size, 0)
+            tail = shortest - 1 if exporting() else max(length - count * size, 0)
         last = _windows(ends, size, shortest) - 1
         index, number = torch.arange(length, device=device), torch.arange(count, device=device)
         positions = None
@@ -109,10 +110,11 @@ class RanWindows:
     def cut(self, x: Tensor) -> Tensor:
         """[B, L, ...] -> [B, n, P, ...]; zeros or the next window's tokens where a window has none."""
         blocks = self.count + (self.tail > 0)
-        lacking = max(blocks * self.size - x.shape[1], 0)
-        if lacking:  # F.pad copies even if it adds nothing
+        lacking = blocks * self.size - x.shape[1]  # not below 0 under torch.export, whose tail is the longest
+        lacking = lacking if exporting() else max(lacking, 0)
+        if exporting() or lacking:  # F.pad copies even if it adds nothing
             x = F.pad(x, (0, 0) * (x.dim() - 2) + (0, lacking))
-        x = x[:, : blocks * self.size].unflatten(1, (blocks, self.size))
+        x = x[:, : blocks * self.size].unflatten(1, (-1, self.size))
         return torch.cat([x[:, :-1], x[:, 1:, : self.tail]], dim=2) if self.tail else x
 
     def only(self, number: int) -> "RanWindows":
@@ -147,6 +149,8 @@ class RanWindows:
 
 def _windows(length: Any, size: int, shortest: int) -> Any:
     """The number of windows of texts of `length`, a number or a tensor."""
+    if isinstance(length, torch.SymInt):
+        return torch.sym_max((length + size - shortest) // size, 1)
     full = length // size
     return full + ((length % size >= shortest) | (full == 0))
 

@@ -9,6 +9,7 @@ from transformers import PretrainedConfig
 RECURRENCES = ("enhanced", "enhanced-above-first", "shifted", "none")
 POSITIONS = ("token", "segatron-exact", "segatron-official")
 INITIAL_MEMORIES = ("empty", "zeros")
+ACTIVATIONS = ("relu", "gelu")
 
 
 class TransformerXLConfig(PretrainedConfig):
@@ -33,6 +34,15 @@ class TransformerXLConfig(PretrainedConfig):
     positions: "token"; or Segatron's (Bai et al. 2021), which add distances in sentences and in paragraphs:
         "segatron-exact" between the two tokens, "segatron-official" as the released code computes them, by the
         token that lies as far from the segment's last one as the key from the query. Equal for the last query.
+    attention_window: tokens before it that a token sees, beside itself, one number or one a layer; None: all of the
+        segment and the memory. Time and memory then grow with the length and not with its square (Longformer,
+        Beltagy et al. 2020, section 4).
+    attention_dilation: how far apart the tokens of a window are: 1 without gaps, 2 every second token; one number, or
+        one a layer. attention_window stays the number of tokens, so a window reaches as many times further.
+    dilated_heads: how many heads of each layer, the first ones, have dilated windows; None: all.
+    norm_first: layer norm before attention and feed-forward, and one after the last layer (Xiong et al. 2020), and not
+        after each residual sum.
+    hidden_act: activation of the feed-forward, "relu" or "gelu".
 
     Raises ValueError for values that contradict each other.
     """
@@ -65,6 +75,11 @@ class TransformerXLConfig(PretrainedConfig):
         clamp_len: int | None = None,
         same_length: bool = False,
         positions: str = "token",
+        attention_window: int | list[int] | None = None,
+        attention_dilation: int | list[int] = 1,
+        dilated_heads: int | None = None,
+        norm_first: bool = False,
+        hidden_act: str = "relu",
         dropout: float = 0.1,
         dropatt: float = 0.0,
         initializer_range: float = 0.02,
@@ -92,6 +107,11 @@ class TransformerXLConfig(PretrainedConfig):
         self.clamp_len = clamp_len
         self.same_length = same_length
         self.positions = positions
+        self.attention_window = attention_window
+        self.attention_dilation = attention_dilation
+        self.dilated_heads = dilated_heads
+        self.norm_first = norm_first
+        self.hidden_act = hidden_act
         self.dropout = dropout
         self.dropatt = dropatt
         self.initializer_range = initializer_range
@@ -125,6 +145,37 @@ class TransformerXLConfig(PretrainedConfig):
             raise ValueError(f"mem_len {self.mem_len} is 0 or more and clamp_len {self.clamp_len} 1 or more, or None")
         if self.same_length and self.mem_len == 0:
             raise ValueError("same_length lets a token see mem_len tokens, so mem_len is 1 or more")
+        if self.hidden_act not in ACTIVATIONS:
+            raise ValueError(f"hidden_act is {' or '.join(ACTIVATIONS)}, not {self.hidden_act!r}")
+        self._check_windows()
+
+    def _check_windows(self) -> None:
+        if self.attention_window is None:
+            if self.attention_dilation != 1:
+                raise ValueError("attention_dilation is of windows, so give attention_window, too")
+        elif self.positions != "token" or self.same_length:
+            raise ValueError("attention_window needs positions token, and no same_length: a window says what is seen")
+        if self.dilated_heads is not None and not 0 <= self.dilated_heads <= self.n_head:
+            raise ValueError(f"dilated_heads is at most n_head {self.n_head}, not {self.dilated_heads}")
+        _ = self.windows  # raises for lists that do not fit
+
+    @property
+    def windows(self) -> list[tuple[int, int, int]] | None:
+        """(tokens before, dilation, number of dilated heads) of each layer's window; None where there are none."""
+        if self.attention_window is None:
+            return None
+        heads = self.n_head if self.dilated_heads is None else self.dilated_heads
+        windows, gaps = (self._of_layers(name) for name in ("attention_window", "attention_dilation"))
+        return [(window, gap, heads * (gap > 1)) for window, gap in zip(windows, gaps, strict=True)]
+
+    def _of_layers(self, name: str) -> list[int]:
+        stated = getattr(self, name)
+        values = [stated] * self.n_layer if isinstance(stated, int) else list(stated)
+        if len(values) != self.n_layer:
+            raise ValueError(f"{name} has {len(values)} numbers for {self.n_layer} layers; give one, or one a layer")
+        if any(value < 1 for value in values):
+            raise ValueError(f"{name} is 1 or more, not {stated}")
+        return values
 
     @property
     def longest(self) -> int | None:

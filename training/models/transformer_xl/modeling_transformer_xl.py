@@ -1,8 +1,9 @@
 """Transformer-XL (Dai et al. 2019, arXiv:1901.02860) in plain PyTorch, with adaptive input and softmax.
 
-With two things of later papers: enhanced recurrence (ERNIE-Doc, Ding et al. 2021, section 3.3) and positions in
-sentences and paragraphs (Segatron, Bai et al. 2021). The model that is trained and, copied beside
-the weights, exported; it contains nothing of parallelism. Runs on transformers 4.40 to 5.
+With three things of later papers: enhanced recurrence (ERNIE-Doc, Ding et al. 2021, section 3.3), positions in
+sentences and paragraphs (Segatron, Bai et al. 2021), windows (Longformer, Beltagy et al. 2020, section 4). The model
+that is trained and, copied beside the weights, exported; it contains nothing of parallelism. Runs on transformers 4.40
+to 5.
 
 Shapes: B rows, T tokens of the segment, M slots of memory, S = M + T keys, D hidden size, N heads, h head size,
 V vocabulary, d a distance, query minus key.
@@ -22,8 +23,14 @@ from ..adaptive import AdaptiveEmbedding, AdaptiveSoftmax
 from ..blocks import GradientCheckpointingLayer, attention_weights, given_once, remembers_output, returned
 from .attention_transformer_xl import Positions, TransformerXLSelfAttention, sinusoids
 from .configuration_transformer_xl import TransformerXLConfig
+from .windows_transformer_xl import WindowedSelfAttention
 
 Mems = tuple[Tensor, ...]
+
+
+def norm(config: TransformerXLConfig, here: bool) -> nn.Module:
+    """Layer norm, or nothing where it has its other place (`norm_first`)."""
+    return nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon) if here else nn.Identity()
 
 
 class TransformerXLOutput(nn.Module):
@@ -32,7 +39,7 @@ class TransformerXLOutput(nn.Module):
     def __init__(self, config: TransformerXLConfig, size: int, bias: bool) -> None:
         super().__init__()
         self.dense = nn.Linear(size, config.d_model, bias=bias)
-        self.LayerNorm = nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon)
+        self.LayerNorm = norm(config, not config.norm_first)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, residual: Tensor) -> Tensor:
@@ -40,13 +47,21 @@ class TransformerXLOutput(nn.Module):
 
 
 class TransformerXLAttention(nn.Module):
-    def __init__(self, config: TransformerXLConfig) -> None:
+    def __init__(self, config: TransformerXLConfig, number: int) -> None:
         super().__init__()
-        self.self = TransformerXLSelfAttention(config)
+        windows = config.windows
+        self.LayerNorm = norm(config, config.norm_first)
+        self.self = (
+            TransformerXLSelfAttention(config) if windows is None else WindowedSelfAttention(config, *windows[number])
+        )
         self.output = TransformerXLOutput(config, config.n_head * config.d_head, bias=False)
 
     def forward(self, hidden: Tensor, memory: Tensor, weights: Tensor | None = None, **shared: Any) -> Tensor:
-        return self.output(self.self(hidden, memory, weights=weights, **shared), hidden)
+        seen = self.self(self.LayerNorm(hidden), self.LayerNorm(memory), weights=weights, **shared)
+        return self.output(seen, hidden)
+
+    def probabilities(self, hidden: Tensor, memory: Tensor, **shared: Any) -> Tensor:
+        return self.self.probabilities(self.LayerNorm(hidden), self.LayerNorm(memory), **shared)
 
 
 class TransformerXLIntermediate(nn.Module):
@@ -54,21 +69,23 @@ class TransformerXLIntermediate(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.d_model, config.d_inner)
         self.dropout = nn.Dropout(config.dropout)
+        self.activation = F.gelu if config.hidden_act == "gelu" else F.relu
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(F.relu(self.dense(x)))
+        return self.dropout(self.activation(self.dense(x)))
 
 
 class TransformerXLLayer(GradientCheckpointingLayer):
-    def __init__(self, config: TransformerXLConfig) -> None:
+    def __init__(self, config: TransformerXLConfig, number: int) -> None:
         super().__init__()
-        self.attention = TransformerXLAttention(config)
+        self.attention = TransformerXLAttention(config, number)
+        self.LayerNorm = norm(config, config.norm_first)
         self.intermediate = TransformerXLIntermediate(config)
         self.output = TransformerXLOutput(config, config.d_inner, bias=True)
 
     def forward(self, hidden: Tensor, memory: Tensor, weights: Tensor | None = None, **shared: Any) -> Tensor:
         hidden = self.attention(hidden, memory, weights, **shared)
-        return self.output(self.intermediate(hidden), hidden)
+        return self.output(self.intermediate(self.LayerNorm(hidden)), hidden)
 
 
 @dataclass
@@ -148,7 +165,8 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
         self.dropout = nn.Dropout(config.dropout)
         self.content_bias = nn.Parameter(torch.empty(config.n_head, config.d_head))  # u and v, shared by all layers
         self.position_bias = nn.Parameter(torch.empty(config.n_head, config.d_head))
-        self.layer = nn.ModuleList(TransformerXLLayer(config) for _ in range(config.n_layer))
+        self.layer = nn.ModuleList(TransformerXLLayer(config, number) for number in range(config.n_layer))
+        self.LayerNorm = norm(config, config.norm_first)
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -178,7 +196,7 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
         mem_len: slots of the new mems, instead of the configuration's; slots without a token are zero.
         output_attentions: whether to return each layer's probabilities [B, N, T, S], at least float32, before dropout;
             layers then attend by them, and not by a fused kernel that has none to return.
-        Raises ValueError for mems of another model, or if the ends are missing.
+        Raises ValueError for mems of another model, if the ends are missing, and for attentions of windows.
         """
         # Embeddings, and the memory of each layer
         config = self.config
@@ -198,7 +216,7 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
         shared: dict[str, Any] = {
             "biases": (self.content_bias, self.position_bias),
             "positions": self._positions(memory_length, seen, indices, like=hidden),
-            "masked": self._masked(memories[-1], seen, length),
+            "masked": self._empty(memories[-1]) if config.windows else self._masked(memories[-1], seen, length),
         }
         # The layers; the new memory of each is its input, or its output with the enhanced recurrence.
         every = config.output_hidden_states if output_hidden_states is None else output_hidden_states
@@ -208,7 +226,7 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
         for number, (layer, memory) in enumerate(zip(self.layer, memories, strict=True)):
             before = hidden
             if weights is not None:
-                weights.append(layer.attention.self.probabilities(hidden, memory, **shared))
+                weights.append(layer.attention.probabilities(hidden, memory, **shared))
             hidden = layer(hidden, memory, weights[-1] if weights else None, **shared)
             if every:
                 states.append(hidden)
@@ -216,7 +234,7 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
         if indices is not None:
             new.append(_last(indices[:, :0], indices - counts[:, -1:], length))
         output = TransformerXLModelOutput(
-            last_hidden_state=self.dropout(hidden),
+            last_hidden_state=self.dropout(self.LayerNorm(hidden)),
             mems=() if config.recurrence == "none" else tuple(new),
             hidden_states=tuple(states) if every else None,
             attentions=None if weights is None else tuple(weights),
@@ -245,12 +263,15 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
         masked = distances < 0
         if self.config.same_length and not self.training and length:
             masked = masked | (distances >= length)
-        if (
-            past and not self.config.official_memory
-        ):  # the last layer's memory comes from a layer norm, so it is never 0
-            empty = F.pad((memory == 0).all(dim=-1), (0, seen))
-            masked = masked | empty[:, None, None]
-        return masked
+        empty = self._empty(memory)
+        return masked if empty is None else masked | F.pad(empty, (0, seen))[:, None, None]
+
+    def _empty(self, memory: Tensor) -> Tensor | None:
+        """bool [B, M]: the slots of the last layer's memory that are empty, and that no token sees; None for none. What
+        is in a slot is never 0: it comes from a layer norm, or is a sum of what the layers have computed."""
+        if self.config.official_memory or not memory.shape[1]:
+            return None
+        return (memory == 0).all(dim=-1)
 
     def _positions(self, past: int, seen: int, indices: Tensor | None, like: Tensor) -> Positions:
         """Sinusoids for `past` slots and `seen` tokens; not buffers, which load as garbage outside checkpoints.

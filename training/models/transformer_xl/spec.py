@@ -32,17 +32,28 @@ def flops(config: TransformerXLConfig, length: int, totals: Mapping[str, float])
     Dense matrix products of layers and head, a multiply and an add counted as two, forward once and backward twice;
     but once for keys and values of memory, whose gradient stops there. Memory is taken as full, and masked scores are
     counted, once by content and once by position. Left out are what depends on the words (the clusters of rare ones),
-    what rows share (W_r R), the projection of embeddings, and sentences' and paragraphs' distances.
+    what rows share (W_r R), the projection of embeddings, and sentences' and paragraphs' distances. In windows a token
+    meets w + 1 keys, or every d-th one of the text: what lies in its chunk but not in its window is no progress.
     """
     width, heads = config.d_model, config.n_head * config.d_head
     memory = 0 if config.recurrence == "none" else config.mem_len
     tokens, slots = totals["rows"] * length, totals["rows"] * memory
-    layer = 2 * tokens * (4 * width * heads + 2 * width * config.d_inner) + 6 * tokens * (memory + length) * heads
+    dense = 2 * tokens * (4 * width * heads + 2 * width * config.d_inner)
+    attended = sum(_keys(config, memory + length)) * 6 * tokens * heads
     recalled = 2 * slots * 2 * width * heads
     words = config.clusters[0][1] + len(config.cutoffs)
     projected = config.div_val > 1 or config.d_embed != width
     head = 2 * totals["predicted"] * config.d_embed * (words + width * projected)
-    return 3.0 * (config.n_layer * layer + head) + 2.0 * config.n_layer * recalled
+    return 3.0 * (config.n_layer * dense + attended + head) + 2.0 * config.n_layer * recalled
+
+
+def _keys(config: TransformerXLConfig, length: int) -> list[float]:
+    """For each layer the keys that a token of a text of `length` tokens meets, the mean over heads."""
+    found = []
+    for window, gap, dilated in config.windows or [(length, 1, 0)] * config.n_layer:
+        plain, apart = (min(window + 1, -(-length // step)) for step in (1, gap))
+        found.append((plain * (config.n_head - dilated) + apart * dilated) / config.n_head)
+    return found
 
 
 _USAGE = """`logits` are log-probabilities of the next token. Memory goes from one piece of a text to the next. A

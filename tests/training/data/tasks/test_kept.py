@@ -30,6 +30,7 @@ KEYS: dict[str, dict[str, Any]] = {
     "answer": {"kind": "answer", "choices": ["YES"]},
     "choose": {"kind": "choose"},
     "rank": {"kind": "rank", "passages": 2, "irrelevant": 0.5},
+    "embed": {"kind": "embed"},
 }
 
 
@@ -49,6 +50,8 @@ def line(task: str, number: int, draw: np.random.Generator) -> dict[str, Any]:
     if task == "rank":
         grades = [0, number % 4, 0]
         return {"query": " ".join(text[:5]), "passages": [" ".join(text), "b", "c d"], "grades": grades}
+    if task == "embed":
+        return {"text": " ".join(text), "positives": [" ".join(text[:3])], "negatives": ["b", "c d"][: number % 3]}
     label = {"one": "uv"[number % 2], "set": ["u", "v"][: number % 3], "number": number / 3}[task]
     return {"text": " ".join(text), "second": "x y", "label": label}
 

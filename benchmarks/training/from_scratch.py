@@ -1,0 +1,239 @@
+"""A small BERT from random weights on Chinese text, by our trainer and by transformers' Trainer as run_mlm.py uses it,
+for the same CPU time: the loss of held-out words, masked whole.
+
+    python benchmarks/training/from_scratch.py TEXT... [--seconds 600]   # files of text, .xz too
+
+The texts are cut into documents of some 4,000 characters, of which each twentieth is held out; the vocabulary is
+trained on the rest. All sides have the same model (2 x 128), rows of 128 tokens, 32 a step, AdamW with a linear
+schedule and a tenth of warm-up, clipping at 1, and one thread. A side first times a few steps, and then takes as many
+steps as fit `--seconds`, so its schedule ends with its time. transformers is used in two ways: masking tokens, as
+run_mlm.py does, and by its collator of whole words, for which the words that rjieba finds are set apart by spaces (it
+takes what has no space within as a word, and draws [MASK] alone). Held-out rows are ours, with words masked whole.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import json
+import lzma
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from benchmarks.harness import heading, in_process, parser, row, seconds
+from reread.preprocessing.errors import one_line
+
+SIZES = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
+LENGTH, ROWS, RATE = 128, 32, 1e-3
+DOCUMENT, EACH = 4_000, 20
+TIMED = 20
+"""Steps that are timed, after as many to warm up."""
+HELD_OUT_ROWS = 512
+
+
+def documents(paths: list[Path]) -> Iterator[str]:
+    """Lines of the texts, joined to documents."""
+    for path in paths:
+        with (lzma.open if path.suffix == ".xz" else open)(path, "rt", encoding="utf-8") as file:  # type: ignore[operator]
+            lines: list[str] = []
+            for line in file:
+                lines.append(line.strip())
+                if sum(map(len, lines)) >= DOCUMENT:
+                    yield "\n".join(lines)
+                    lines = []
+            if lines:
+                yield "\n".join(lines)
+
+
+def prepare(folder: Path, paths: list[Path]) -> None:
+    """train.jsonl, held-out.jsonl and the corpus of both."""
+    from reread.preprocessing.config import PreprocessSettings
+    from reread.preprocessing.execution.build import build
+
+    found = list(documents(paths))
+    parts = {"held-out": found[::EACH], "train": [one for number, one in enumerate(found) if number % EACH]}
+    for name, texts in parts.items():
+        lines = (json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
+        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    values = {
+        "input": {"paths": [str(folder / "train.jsonl")], "validation_paths": [str(folder / "held-out.jsonl")]},
+        "output": str(folder / "corpus"),
+        "tokenizer": {"train": {"size": 5000}},
+        "workers": 1,
+    }
+    build(PreprocessSettings.parse(values, "benchmark"))
+
+
+def settings_of(folder: Path, steps: int, seed: int) -> Any:
+    from reread.pipeline.recipe.load import load_recipe
+    from reread.pipeline.recipe.schema import train_section
+
+    values = f"init=null seed={seed} data.corpus={folder / 'corpus'} data.sequence_length={LENGTH} steps={steps}"
+    values += f" data.separate_documents=false global_batch={ROWS} micro_batch={ROWS} precision=fp32 peak_tflops=1"
+    values += f" optimizer.learning_rate={RATE} optimizer.betas=[0.9,0.999] schedule.warmup_steps={steps // 10}"
+    values += f" activation_checkpointing=false validate_every={1 << 30} checkpoint.every_steps={1 << 30} threads=1"
+    values += f" writers=[] log_every={max(1, steps // 10)} model.max_position_embeddings={LENGTH}"
+    sizes = [f"model.{name}={size}" for name, size in SIZES.items()]
+    return train_section(load_recipe("continue-encoder", [*values.split(), *sizes], "train"))
+
+
+def ours(folder: Path, limit: float, seed: int) -> dict[str, float]:
+    import torch
+
+    from benchmarks.trainer_steps import TrainerSteps
+    from reread.training.parallel.mesh import Mesh
+    from reread.training.trainer import Trainer
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as run:
+        side = TrainerSteps(settings_of(folder, 1 << 20, seed), Path(run))
+        window = side.window()
+        timed = [seconds(lambda: side.step(next(side.batches), window)) for _ in range(2 * TIMED)]
+        side.batches.close()
+    steps = round(limit / statistics.fmean(timed[TIMED:]))
+    with tempfile.TemporaryDirectory() as run:
+        trainer = Trainer(settings_of(folder, steps, seed), Path(run), Mesh())
+        trainer._validate = lambda writer: False  # type: ignore[method-assign]
+        taken = seconds(trainer.train)
+        return {"seconds": taken, "steps": steps, **held_out(folder, trainer.assembly.model.state_dict())}
+
+
+def theirs(folder: Path, limit: float, seed: int, whole: bool) -> dict[str, float]:
+    import torch
+    from transformers import (
+        AutoTokenizer,
+        DataCollatorForLanguageModeling,
+        Trainer,
+        TrainerCallback,
+        TrainingArguments,
+        set_seed,
+    )
+    from transformers.models.bert import BertConfig, BertForMaskedLM
+
+    class Times(TrainerCallback):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.begun: list[float] = []
+
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            self.begun.append(time.process_time())
+
+    torch.set_num_threads(1)
+    tokenizer = AutoTokenizer.from_pretrained(folder / "corpus" / "tokenizer")
+    collator = DataCollatorForLanguageModeling(tokenizer, whole_word_mask=whole, mlm_probability=0.15)
+    rows = joined_rows(folder, tokenizer, whole)
+
+    def run(steps: int) -> tuple[Any, Times]:
+        set_seed(seed)
+        times = Times()
+        arguments = TrainingArguments(
+            output_dir=tempfile.mkdtemp(),
+            per_device_train_batch_size=ROWS,
+            max_steps=steps,
+            learning_rate=RATE,
+            warmup_steps=steps // 10,
+            weight_decay=0.01,
+            adam_epsilon=1e-6,
+            seed=seed,
+            remove_unused_columns=False,
+            use_cpu=True,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            logging_strategy="no",
+        )
+        config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=LENGTH, **SIZES)
+        trainer = Trainer(
+            model=BertForMaskedLM(config),
+            args=arguments,
+            train_dataset=rows,
+            data_collator=collator,
+            callbacks=[times],
+        )
+        return trainer, times
+
+    trainer, times = run(2 * TIMED)
+    trainer.train()
+    steps = round(limit * (TIMED - 1) / (times.begun[-1] - times.begun[TIMED]))
+    trainer, _ = run(steps)
+    taken = seconds(trainer.train)
+    return {"seconds": taken, "steps": steps, **held_out(folder, trainer.model.state_dict())}
+
+
+def joined_rows(folder: Path, tokenizer: Any, whole: bool) -> list[dict[str, Any]]:
+    """Documents' tokens joined and cut to the length, as run_mlm.py's `group_texts`."""
+    import rjieba
+
+    with (folder / "train.jsonl").open(encoding="utf-8") as file:
+        texts = [json.loads(line)["text"] for line in file]
+    if whole:
+        texts = [" ".join(rjieba.cut(text)) for text in texts]
+    made = tokenizer(texts, return_special_tokens_mask=True, return_offsets_mapping=whole, verbose=False)
+    joined = {name: list(chain.from_iterable(values)) for name, values in made.items()}
+    ends = range(LENGTH, len(joined["input_ids"]) + 1, LENGTH)
+    return [{name: values[end - LENGTH : end] for name, values in joined.items()} for end in ends]
+
+
+def held_out(folder: Path, weights: dict[str, Any]) -> dict[str, float]:
+    """Mean loss in nats, and accuracy in points, over held-out tokens of words that are masked whole."""
+    import numpy as np
+    import torch
+    from transformers.models.bert import BertConfig, BertForMaskedLM
+
+    from reread.training.data.kinds import open_dataset
+
+    data: Any = open_dataset(settings_of(folder, 10, 0).data, 0, "validation")
+    model = BertForMaskedLM(BertConfig(vocab_size=data.vocab_size, max_position_embeddings=LENGTH, **SIZES)).eval()
+    left = model.load_state_dict(weights, strict=False)
+    assert not left.missing_keys, left
+    losses, right = [], []
+    for first in range(0, min(HELD_OUT_ROWS, len(data)), ROWS):
+        rows = {
+            name: torch.from_numpy(value).long() for name, value in data.rows(np.arange(first, first + ROWS)).items()
+        }
+        chosen = rows["labels"] != -100
+        with torch.no_grad():
+            logits = model(rows["input_ids"], rows["attention_mask"]).logits[chosen]
+        labels = rows["labels"][chosen]
+        losses.append(torch.nn.functional.cross_entropy(logits, labels, reduction="none"))
+        right.append(logits.argmax(1) == labels)
+    return {"loss": float(torch.cat(losses).mean()), "accuracy": 100 * float(torch.cat(right).double().mean())}
+
+
+@one_line()
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.add_argument("text", nargs="+", type=Path)
+    arguments.add_argument("--seconds", type=float, default=600.0)
+    arguments.add_argument("--seeds", type=int, default=1)
+    options = arguments.parse_args()
+    sides = {
+        "ours: whole words": ours,
+        "transformers: tokens": partial(theirs, whole=False),
+        "transformers: whole words": partial(theirs, whole=True),
+    }
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        in_process(prepare, folder, [path.resolve() for path in options.text])
+        heading("seed", "side", "steps", "CPU s", "held-out loss", "accuracy")
+        for seed in range(options.seeds):
+            for name, side in sides.items():
+                found = in_process(_run, side, folder, options.seconds, seed)
+                figures = f"{found['loss']:.3f}", f"{found['accuracy']:.1f}"
+                row(str(seed), name, f"{found['steps']:,.0f}", f"{found['seconds']:.0f}", *figures)
+
+
+def _run(side: Any, folder: Path, limit: float, seed: int) -> dict[str, float]:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    result: dict[str, float] = side(folder, limit, seed)
+    return result
+
+
+if __name__ == "__main__":
+    main()
