@@ -199,7 +199,7 @@ def test_wrong_parts_of_nested_files_cost_no_others(tmp_path: Path) -> None:
             "a.tsv",
             b"text\nx\n",
             "tag",
-            r"tsv \(by the name \*\.tsv\) is for classify, rank, phrases, generate, embed, not for tag, .* jsonl, conll",
+            r"tsv \(by the name \*\.tsv\) is for classify, rank, phrases, generate, embed, not for tag, .*, conll",
         ),
         ("a.tar", b"text", "classify", "damaged"),
     ],
