@@ -14,6 +14,9 @@ from reread.training.data.tasks.embed import vector_of
 from reread.training.objectives.embed import EmbedObjective
 from reread.training.objectives.task import TaskObjective, reading_of
 
+_PIECE = 1 << 16
+"""Tokens that are compared together."""
+
 
 class EmbeddingDataset(ClassifyDataset):
     """Texts, or pairs, whose windows stand side by side, so that each token is in one of them."""
@@ -24,9 +27,10 @@ class EmbeddingDataset(ClassifyDataset):
 
     def decode(self, example: int, outputs: Outputs) -> Any:
         """Zeros for a text of which the tokenizer knows nothing."""
-        document, found = self.documents[example], vector_of(outputs)
-        tokens = np.concatenate([document.ids, *(part for option in document.options for part in option)])
-        return np.zeros_like(found) if len(tokens) and (tokens == self.special.get("unk")).all() else found
+        document, found, unknown = self.documents[example], vector_of(outputs), self.special.get("unk")
+        parts = [document.ids, *(part for option in document.options for part in option)]
+        pieces = [part[begin : begin + _PIECE] for part in parts for begin in range(0, len(part), _PIECE)]
+        return np.zeros_like(found) if pieces and all((one == unknown).all() for one in pieces) else found
 
 
 class LearnedEmbedding(EmbedObjective):
@@ -62,6 +66,6 @@ class EncoderEmbedding(EmbedObjective):
     predict = TaskObjective.predict
 
 
-def vectors(found: Mapping[int, NDArray[np.float64]]) -> NDArray[np.float32]:
+def vectors(found: Mapping[int, NDArray[np.float32]]) -> NDArray[np.float32]:
     """[n, D] from the vector of each text by its number, in order."""
-    return np.stack([found[number] for number in sorted(found)]).astype(np.float32)
+    return np.stack([found[number] for number in sorted(found)])

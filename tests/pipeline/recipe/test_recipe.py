@@ -349,7 +349,7 @@ def test_longformer_recipes_hold_the_papers_numbers() -> None:
         (
             "train.data=5",
             "train.data: a section whose `kind` is one of rows, packed, segments, stream, classify, tag, answer, "
-            "choose, rank, phrases, coreference, generate (got 5)",
+            "choose, rank, phrases, coreference, generate, embed (got 5)",
         ),
         ("train.data={kind: row}", "train.data: a section whose `kind` is one of rows"),
         ("train.peak_tflops=0", "train.peak_tflops: input should be greater than 0 (got 0)"),
