@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -37,6 +38,8 @@ log = logging.getLogger("reread")
 VERSION = 6
 """The version of the work folder's format. Work that was begun with another version is begun again."""
 WORK, LOCK, RECORD = ".work", ".lock", "preprocess.json"
+_PATIENCE = 2.0
+"""Seconds."""
 RUN_SETTINGS = {"output", "workers", "executor"}
 """Settings that say where and how the work is done, and do not change the corpus."""
 
@@ -86,16 +89,23 @@ def _identifying(settings: PreprocessSettings) -> dict[str, Any]:
 
 @contextmanager
 def locked(path: Path, shared: bool = False) -> Iterator[None]:
-    """Hold a lock on the file `path`, alone or shared; raises BlockingIOError if another process holds it.
+    """Hold a lock on the file `path`, alone or shared; raises BlockingIOError if another process holds it for seconds:
+    workers of a process that was killed hold it until they have ended, too.
 
     A lock ends with its process or machine. It only protects users from a mistake: on a file system without locks the
     work is still correct. The last process that holds the lock removes the file.
     """
+    patient_until = time.monotonic() + _PATIENCE
     while True:
         with path.open("a+b") as file:
             has_locks = True
             try:
                 fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > patient_until:
+                    raise
+                time.sleep(0.05)
+                continue
             except OSError as error:
                 if error.errno not in (ENOSYS, ENOLCK, EOPNOTSUPP):
                     raise

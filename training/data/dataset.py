@@ -296,7 +296,11 @@ def drawn_from_pools(drawn_by: dict[str, Any], pools: int) -> dict[str, Any]:
 
 
 def samples_fingerprint(corpus_fingerprint: str, split: str, settings: DataSettings, seed: int, pools: int) -> str:
-    """A hash of everything that determines the rows; it ignores the location of the corpus."""
-    dumped = settings.model_dump_json(exclude={"corpus", "corpora", "cache", *(["pool_tokens"] if pools == 1 else [])})
+    """A hash of everything that determines the rows; it ignores the location of the corpus, and rates of masking by
+    step where there are none, which first versions did not have."""
+    masking = getattr(settings, "masking", None)
+    unset = {name for name in ("first_probability", "final_probability") if getattr(masking, name, None) is None}
+    left_out: Any = dict.fromkeys(["corpus", "corpora", "cache", *(["pool_tokens"] if pools == 1 else [])], True)
+    dumped = settings.model_dump_json(exclude={**left_out, "masking": unset})
     values = [str(_DRAWING), corpus_fingerprint, split, str(seed), dumped]
     return md5("\n".join(values).encode()).hexdigest()

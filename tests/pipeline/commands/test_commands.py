@@ -159,7 +159,7 @@ def test_a_command_takes_the_name_of_a_run_or_its_folder(
 ) -> None:
     given: list[Any] = []
     for command in ("evaluate", "export", "predict", "inspect"):
-        monkeypatch.setattr(f"reread.pipeline.commands.{command}.{command}", lambda run, *_: given.append(run))
+        monkeypatch.setattr(f"reread.pipeline.commands.{command}.{command}", lambda run, *_, **__: given.append(run))
     monkeypatch.setattr("reread.pipeline.report.page.write_report", lambda runs, _: given.extend(runs) or ([], []))
     for arguments in (["evaluate"], ["export"], ["predict", "new.tsv"], ["inspect"], ["report"]):
         monkeypatch.setattr(sys, "argv", ["reread", arguments[0], name, *arguments[1:]])

@@ -485,9 +485,18 @@ def test_nezha_fits_as_the_paper_trained_it() -> None:
 @pytest.mark.parametrize("recipe", [name for name in available_recipes() if not name.startswith("paper-")])
 def test_every_built_in_recipe_can_be_estimated(recipe, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    layers = "n_layer" if recipe.startswith("lm-") else "num_hidden_layers"
-    of_users = ["model.vocab_size=30522"] if recipe == "continue-encoder" else []  # the encoder is one they have
-    estimator = estimator_of(recipe, f"model.{layers}=2", *of_users)
+    layers = "n_layer" if recipe.startswith(("lm-", "longformer-characters")) else "num_hidden_layers"
+    changed = {
+        "continue-encoder": ["model.vocab_size=30522"],  # the encoder is one that users have
+        "longformer-characters": [
+            "phases=[]",
+            "steps=9",
+            "model.attention_window=32",
+            "model.attention_dilation=1",
+        ],  # else of 30
+    }
+    more = next((of_it for name, of_it in changed.items() if recipe.startswith(name)), [])
+    estimator = estimator_of(recipe, f"model.{layers}=2", *more)
     one = estimator.arrangement(1, 1, True)
     assert one.fits
     assert 0 < estimator.time(one).total < 3600

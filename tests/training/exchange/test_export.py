@@ -526,6 +526,7 @@ torch.testing.assert_close(ours(torch.tensor({(IDS % 7).tolist()})).logits, torc
         "crf.py",
         "heads.py",
         "head_options.py",
+        "vectors.py",
         *own,
     }
 

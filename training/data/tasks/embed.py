@@ -47,12 +47,12 @@ class EmbedSettings(TaskSettings):
     """The vector of a text: the mean of the last layer's states of all tokens of its windows, special ones too, or of
     their [CLS] alone. `task.predict=last` takes the last window's, which with a memory has read the whole text."""
     temperature: float = Field(default=0.05, gt=0, le=10)
-    """Cosines are divided by it before the softmax over the batch."""
+    """The number by which cosines are divided before the softmax over the batch."""
     symmetric: bool = False
     """Also learn to find the query of each positive among all queries of the batch; the loss is the mean of both."""
     sizes: list[Annotated[int, Field(ge=1)]] = []
-    """Matryoshka sizes: the mean of the losses of the vectors' first so many numbers and of whole vectors (Kusupati et
-    al. 2022), so that shorter vectors serve, too."""
+    """Matryoshka sizes, each the number of a vector's first elements that have a loss of their own, whose mean with
+    that of whole vectors is learned (Kusupati et al. 2022), so that shorter vectors serve, too."""
     negatives: int = Field(default=1, ge=0, le=1000)
     """Hard negatives of an example that a step reads; later epochs read the next ones."""
     least_score: float | None = None
