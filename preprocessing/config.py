@@ -162,6 +162,12 @@ class VocabularySettings(Settings):
     """The bytes of text that are used for training, sampled evenly from all parts."""
 
 
+def _words_or_their_number(value: object) -> object:
+    if value is None or isinstance(value, str | Path) or (type(value) is int and 1 <= value <= 1 << 20):
+        return value
+    raise ValueError("a file with a word in each line, or how many words of the corpus are found, at most 1,048,576")
+
+
 class TokenizerSettings(Settings):
     """The tokenizer: exactly one of `path` and `train` is given."""
 
@@ -175,7 +181,7 @@ class TokenizerSettings(Settings):
     """`words` only: punctuation and `'s` are separate words. Set it to false for text that is tokenised already
     (WikiText), where only spaces separate words."""
     train: VocabularySettings | None = None
-    extend: Annotated[int, Field(ge=1, le=1 << 20)] | Path | None = None
+    extend: Annotated[int | Path | None, BeforeValidator(_words_or_their_number)] = None
     """New words for the vocabulary of `path`: a file with a word in each line, or how many words of the corpus, those
     that save the most tokens. A model that knows the old vocabulary starts from it by `init` (of a new row the mean of
     the word's old ones)."""

@@ -67,6 +67,15 @@ def vocabulary(recipe: Recipe, train: TrainSettings) -> int:
     return size + new
 
 
+def has_new_tokens(recipe: Recipe, corpus: Path) -> bool:
+    """Whether the vocabulary of the corpus has tokens that `tokenizer.extend` added, or will have."""
+    if is_materialized(corpus):
+        return bool(MaterializedSamples(corpus, "train").new_rows)
+    if (corpus / "manifest.json").exists():
+        return "new" in Manifest.read(corpus).tokenizer
+    return recipe.preprocess is not None and recipe.preprocess.tokenizer.extend is not None
+
+
 def tokens_read(train: TrainSettings) -> float:
     """Tokens that the whole run reads, including padding."""
     return float(train.rows_before(train.steps)) * train.data.sequence_length

@@ -12,7 +12,7 @@ from rich.text import Text
 from transformers import PretrainedConfig
 
 from reread.pipeline.estimate.arrangement import Arrangement, Estimator
-from reread.pipeline.estimate.disk import corpus_size, tokens_read, vocabulary
+from reread.pipeline.estimate.disk import corpus_size, has_new_tokens, tokens_read, vocabulary
 from reread.pipeline.estimate.hardware import GIB, Cluster
 from reread.pipeline.estimate.speed import StepTime
 from reread.pipeline.estimate.tuning import task_estimator
@@ -164,7 +164,8 @@ def expected_config(recipe: Recipe, train: TrainSettings, spec: ModelSpec, vocab
             missing = train.data.sequence_length - longest
             values["max_position_embeddings"] = config.max_position_embeddings + missing
         init = None
-    config = model_config(spec, values, vocab_size, init, {} if init else NO_CORPUS)
+    grows = has_new_tokens(recipe, train.data.folder)
+    config = model_config(spec, values, vocab_size, init, {} if init else NO_CORPUS, grows=grows)
     check_data(spec, objective_of(train), config, train.data)
     return config
 

@@ -170,6 +170,9 @@ def test_vocabularies_that_cannot_be_extended_are_refused_before_any_work(tmp_pa
         make(tmp_path, tmp_path / "corpus", tokenizer=words)
     with pytest.raises(UserError, match="`extend` is for an existing vocabulary"):
         make(tmp_path, tmp_path / "corpus", tokenizer={"train": {"size": 100}, "extend": 5})
+    for wrong in (True, 0, ["我们"]):
+        with pytest.raises(UserError, match=r"extend: a file with a word in each line, or how many words"):
+            make(tmp_path, tmp_path / "corpus", tokenizer={"path": str(tmp_path / "vocab.txt"), "extend": wrong})
     assert not (tmp_path / "corpus" / ".work").exists()
 
 
