@@ -10,6 +10,7 @@ from pathlib import Path
 from reread.pipeline.recipe.schema import Recipe
 from reread.preprocessing.config import PreprocessSettings
 from reread.preprocessing.corpus import Manifest
+from reread.preprocessing.corpus.checksums import read_manifest
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.input.sources import find_files
 from reread.preprocessing.tokens.extension import words_listed_in
@@ -69,10 +70,8 @@ def vocabulary(recipe: Recipe, train: TrainSettings) -> int:
 
 def has_new_tokens(recipe: Recipe, corpus: Path) -> bool:
     """Whether the vocabulary of the corpus has tokens that `tokenizer.extend` added, or will have."""
-    if is_materialized(corpus):
-        return bool(MaterializedSamples(corpus, "train").new_rows)
-    if (corpus / "manifest.json").exists():
-        return "new" in Manifest.read(corpus).tokenizer
+    if (corpus / "manifest.json").exists():  # of a corpus or of finished rows; its index is not needed
+        return "new" in (read_manifest(corpus).get("tokenizer") or {})
     return recipe.preprocess is not None and recipe.preprocess.tokenizer.extend is not None
 
 

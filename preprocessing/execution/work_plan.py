@@ -39,7 +39,7 @@ VERSION = 6
 """The version of the work folder's format. Work that was begun with another version is begun again."""
 WORK, LOCK, RECORD = ".work", ".lock", "preprocess.json"
 _PATIENCE = 2.0
-"""Seconds."""
+"""Seconds for which a lock that another process holds is waited for."""
 RUN_SETTINGS = {"output", "workers", "executor"}
 """Settings that say where and how the work is done, and do not change the corpus."""
 

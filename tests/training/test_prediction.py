@@ -157,14 +157,11 @@ def settings_of(model: str, task: str) -> dict[str, Any]:
     if model not in ("nezha", "ernie_doc", "modernbert"):
         without.add("pooling")
     if task != "set":
-        without.add("label_separator")
+        without |= {"label_separator", "class_weights", "threshold", "thresholds"}
     if model != "ran":
         without.add("characters")
     given = {key: value for key, value in OTHER[kind].items() if key not in without}
     given |= {"retrospective": model == "ernie_doc", "labels": []}
-    if task != "set":
-        without_labels = {"class_weights", "threshold", "thresholds"}
-        given = {key: value for key, value in given.items() if key not in without_labels}
     if kind == "classify":
         given |= {"answer": task, "labels": [] if task == "number" else ["u", "v"]}
     if kind == "tag":
