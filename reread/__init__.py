@@ -5,6 +5,7 @@ The names in `__all__` are the library (docs/api.md); a name is imported with wh
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from reread.pipeline.library.runs import finetune as finetune
     from reread.pipeline.library.runs import train as train
     from reread.preprocessing.errors import UserError as UserError
+
+if not (_here := Path(__file__).resolve().parent).joinpath("training").exists():
+    __path__.append(str(_here.parent))  # run from its folders, which lie beside this one in a checkout
 
 try:
     __version__ = version("reread")
