@@ -42,8 +42,8 @@ from reread.training.parallel.mesh import Mesh
 
 CALLS = 10
 """Calls of a turn on a GPU."""
-PAUSE_CYCLES = 10_000_000
-"""About 5 ms."""
+PAUSE_CYCLES = 20_000_000
+"""About 10 ms."""
 
 Function = Callable[..., Tensor | tuple[Tensor, ...]]
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reread.training.kernels.language import constexpr, jit, tl, triton
+from reread.training.kernels.language import constexpr, jit, operator, tl, triton
 from reread.training.kernels.products import linear
 from reread.training.kernels.sums import real_type
 
@@ -50,7 +50,7 @@ def _backward(logits, labels, sums, gradient, words, rows, WIDTH: constexpr):
     tl.store(logits + at, (share * tl.load(gradient + token)).to(logits.dtype.element_ty), mask=word < rows)
 
 
-@torch.library.custom_op("reread::token_losses", mutates_args=())
+@operator
 def token_losses(logits: Tensor, labels: Tensor, words: int) -> tuple[Tensor, Tensor, Tensor]:
     """logits [n, R], of which the first `words` count, and labels [n] -> -log softmax at the labels, 1 where the label
     has the greatest logit, and log sum exp, at least float32 [n]."""
@@ -60,7 +60,7 @@ def token_losses(logits: Tensor, labels: Tensor, words: int) -> tuple[Tensor, Te
     return made
 
 
-@torch.library.custom_op("reread::token_losses_backward", mutates_args=("logits",))
+@operator(mutates=("logits",))
 def token_losses_backward(logits: Tensor, labels: Tensor, sums: Tensor, gradient: Tensor, words: int) -> None:
     """Replace the logits by their gradient, from that of the losses [n]; it is 0 from column `words` on."""
     if len(logits):
@@ -97,6 +97,7 @@ class _Losses(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         logits, labels, sums = ctx.saved_tensors
         token_losses_backward(logits, labels, sums, gradient.contiguous(), ctx.words)
+        torch.autograd.graph.increment_version(logits)  # a second backward pass raises an error
         return logits, None, None
 
 

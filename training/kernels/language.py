@@ -1,7 +1,10 @@
-"""Triton's names, or stand-ins where it is not installed, so that kernels can be imported and counted anywhere."""
+"""Triton's names, or stand-ins where it is not installed, so that kernels can be imported and counted anywhere; and the
+operators that launch kernels."""
 
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 try:
     import triton
@@ -11,7 +14,7 @@ except ImportError:
     triton = tl = None
     constexpr = None
 
-__all__ = ["constexpr", "jit", "missing", "tl", "triton"]
+__all__ = ["Operator", "constexpr", "jit", "missing", "operator", "tl", "triton"]
 
 
 def missing() -> str | None:
@@ -22,3 +25,43 @@ def missing() -> str | None:
 def jit(function: Callable[..., Any]) -> Any:
     """`triton.jit`, by which `function` is compiled when it is first launched."""
     return triton.jit(function) if triton else function
+
+
+class Operator:
+    """A function of tensors that launches kernels: torch's operator `reread::name` on the device `meta`, where a plan
+    counts it, and called as it is elsewhere. torch's operators in Python keep the host busy for .1 ms a call, longer
+    than many kernels run; a whole step of a base model then waits for the host."""
+
+    def __init__(self, function: Callable[..., Any], mutates: tuple[str, ...]) -> None:
+        self.called = function
+        self.counted = torch.library.custom_op(f"reread::{function.__name__}", function, mutates_args=mutates)
+
+    def __call__(self, *given: Any) -> Any:
+        first = given[0]
+        is_meta = (first[0] if isinstance(first, list) else first).is_meta
+        return (self.counted if is_meta else self.called)(*given)
+
+    def register_fake(self, fake: Callable[..., Any]) -> Callable[..., Any]:
+        """`fake` makes the outputs on `meta`."""
+        self.counted.register_fake(fake)
+        return fake
+
+    def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., None]) -> None:
+        """As `register_autograd` of torch's operators."""
+        self.counted.register_autograd(backward, setup_context=setup_context)
+        function = self.called
+
+        def forward(ctx: Any, *given: Any) -> Any:
+            output = function(*given)
+            setup_context(ctx, given, output)
+            return output
+
+        methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+        self.called = type(function.__name__, (torch.autograd.Function,), methods).apply
+
+
+def operator(function: Callable[..., Any] | None = None, *, mutates: tuple[str, ...] = ()) -> Any:
+    """Makes an `Operator` of `function`; `mutates` names the arguments that it writes to."""
+    if function is None:
+        return lambda given: Operator(given, mutates)
+    return Operator(function, mutates)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reread.training.kernels.language import constexpr, jit, tl, triton
+from reread.training.kernels.language import constexpr, jit, operator, tl, triton
 from reread.training.kernels.rotation import turn
 from reread.training.kernels.sums import new_partials, real_type, sum_partials
 
@@ -80,7 +80,7 @@ def _rotate(
     tl.store(y + target, result.to(value.dtype), mask=inside)
 
 
-@torch.library.custom_op("reread::ran_norm", mutates_args=())
+@operator
 def ran_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """x [..., D] -> (x - mean) / sqrt(mean of x² + eps), times weight plus bias [D] if there are, and the mean and the
     inverse root, at least float32 [n]."""
@@ -101,7 +101,7 @@ def _norm_outputs(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return x.new_empty(x.shape), statistics[0], statistics[1]
 
 
-@torch.library.custom_op("reread::ran_norm_backward", mutates_args=())
+@operator
 def ran_norm_backward(
     dy: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, scale: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -120,7 +120,7 @@ def _norm_gradients(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), new_partials(x, 2)
 
 
-@torch.library.custom_op("reread::rotate_heads", mutates_args=())
+@operator
 def rotate_heads(x: Tensor, turns: Tensor, back: bool) -> Tensor:
     """x [B, n, N, P, h], turns [P, h/2, 2] -> neighbouring columns rotated by the angles, or `back`; contiguous."""
     if x.stride(-1) != 1:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reread.training.kernels.language import constexpr, jit, tl, triton
+from reread.training.kernels.language import constexpr, jit, operator, tl, triton
 from reread.training.kernels.sums import new_partials, real_type, sum_partials
 
 
@@ -88,7 +88,7 @@ def _sizes(x: Tensor, probability: float) -> dict[str, Any]:
     return {"COLUMNS": columns, "DROPS": probability > 0, "WIDTH": triton.next_power_of_2(columns)}
 
 
-@torch.library.custom_op("reread::residual_norm", mutates_args=())
+@operator
 def residual_norm(
     x: Tensor,
     bias: Tensor,
@@ -115,7 +115,7 @@ def _outputs(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return x.new_empty(x.shape), x.new_empty(x.shape), statistics[0], statistics[1]
 
 
-@torch.library.custom_op("reread::residual_norm_backward", mutates_args=())
+@operator
 def residual_norm_backward(
     dy: Tensor, dagain: Tensor | None, h: Tensor, mean: Tensor, scale: Tensor, gamma: Tensor, drops: float, seed: int
 ) -> tuple[Tensor, Tensor, Tensor]:

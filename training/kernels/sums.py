@@ -4,7 +4,7 @@ parameters over micro-batches."""
 import torch
 from torch import Tensor
 
-from reread.training.kernels.language import constexpr, jit, tl, triton
+from reread.training.kernels.language import constexpr, jit, operator, tl, triton
 
 PROGRAMS = 256
 """Programs that share the rows, and so partial sums of each column."""
@@ -34,7 +34,7 @@ def new_partials(x: Tensor, count: int) -> Tensor:
     return x.new_empty(min(PROGRAMS, x.numel() // columns), count, columns, dtype=real_type(x))
 
 
-@torch.library.custom_op("reread::sum_partials", mutates_args=())
+@operator
 def sum_partials(partial: Tensor, like: Tensor) -> Tensor:
     """`partial` [programs, k, D] summed over programs -> [k, D], in the type of `like`."""
     total = like.new_empty(partial.shape[1:])
@@ -62,7 +62,7 @@ def _add_to(table, VALUE: constexpr, SUM: constexpr, WIDTH: constexpr):
         tl.store(total + at, summed, mask=inside)
 
 
-@torch.library.custom_op("reread::add_to", mutates_args=("totals",))
+@operator(mutates=("totals",))
 def add_to(totals: list[Tensor], values: list[Tensor]) -> None:
     """Add `values` to `totals` one by one, in one launch; all are contiguous, and no total is there twice."""
     values = [value.contiguous() for value in values]

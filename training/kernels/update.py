@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from reread.training.kernels.language import constexpr, jit, tl
+from reread.training.kernels.language import constexpr, jit, operator, tl
 
 # Triton's kernels
 
@@ -127,7 +127,7 @@ class Tables(NamedTuple):
     """[tensors]: factors on the learning rate."""
 
 
-@torch.library.custom_op("reread::lamb_moments", mutates_args=("first", "second"))
+@operator(mutates=("first", "second"))
 def lamb_moments(
     weights: Tensor,
     gradients: Tensor,
@@ -163,7 +163,7 @@ def _(weights: Tensor, gradients: Tensor, first: Tensor, second: Tensor, owners:
     return weights.new_empty(len(owners), 2)
 
 
-@torch.library.custom_op("reread::sum_by_tensor", mutates_args=())
+@operator
 def sum_by_tensor(sums: Tensor, ends: Tensor) -> Tensor:
     """`sums` [blocks, 2] by tensor, float64 [tensors, 2], added in a fixed order."""
     squares = sums.new_empty(len(ends) - 1, 2, dtype=torch.float64)
@@ -176,7 +176,7 @@ def _(sums: Tensor, ends: Tensor) -> Tensor:
     return sums.new_empty(len(ends) - 1, 2, dtype=torch.float64)
 
 
-@torch.library.custom_op("reread::lamb_apply", mutates_args=("weights", "halves"))
+@operator(mutates=("weights", "halves"))
 def lamb_apply(
     weights: Tensor,
     first: Tensor,
@@ -203,7 +203,7 @@ def lamb_apply(
     )
 
 
-@torch.library.custom_op("reread::adam_apply", mutates_args=("weights", "first", "second", "halves"))
+@operator(mutates=("weights", "first", "second", "halves"))
 def adam_apply(
     weights: Tensor,
     gradients: Tensor,

@@ -57,5 +57,5 @@ def test_the_device_meta_has_their_shapes_and_strides() -> None:
         assert (made.shape, made.stride()) == (of_meta.shape, of_meta.stride())
     z = real[0]
     assert from_heads(z, where.turns).stride() == from_heads(z.detach().to("meta"), meta[2]).stride()
-    torch.library.opcheck(to_heads, (qkv, *where))
-    torch.library.opcheck(from_heads, (z.detach().requires_grad_(), where.turns))
+    torch.library.opcheck(to_heads.counted, (qkv, *where))
+    torch.library.opcheck(from_heads.counted, (z.detach().requires_grad_(), where.turns))
