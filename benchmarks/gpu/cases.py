@@ -20,11 +20,15 @@ class Case:
     """It is ended after so many."""
     precision: Literal["best", "fp16"] = "best"
     """`best`: the one that `precision: auto` takes."""
+    times: int = 1
+    """Tokens of a micro-batch, as a multiple of the other cases'."""
 
 
 CASES = (
     Case("steps 512", steps(BERT_512, NEZHA_512), 60.0),
     Case("steps 128", steps(BERT_128, NEZHA_128)),
+    Case("large steps 512", steps(BERT_512, NEZHA_512), times=4),
+    Case("large steps 128", steps(BERT_128, NEZHA_128), times=4),
     Case("attention", attention),
     Case("products", products, 30.0),
     Case("update", update, 30.0),

@@ -140,7 +140,7 @@ def run_all(
     keep({"machine": heading})
     left: list[str] = []
     for case in chosen:
-        tokens = tokens_here()
+        tokens = case.times * tokens_here()
         while True:
             seconds = min(case.seconds, deadline - time.monotonic())
             if seconds < LEAST_SECONDS:

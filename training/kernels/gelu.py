@@ -1,7 +1,7 @@
 """gelu(x + bias) and its backward pass with the gradient of the bias.
 
 Shapes: n tokens, C columns. The plain form is `Activated` in models/blocks.py. A program computes `WIDTH` columns of
-every `PROGRAMS`-th token.
+a token, in the backward pass half as many of every `PROGRAMS`-th one.
 """
 
 from typing import Any
@@ -46,7 +46,7 @@ def _backward(
     inside = column < columns
     added = tl.load(bias + column, mask=inside, other=0.0).to(REAL)
     of_bias = tl.zeros([WIDTH], dtype=REAL)
-    for row in range(program, rows, tl.num_programs(0)):
+    for row in tl.range(program, rows, tl.num_programs(0), num_stages=3):
         at = tl.cast(row, tl.int64) * columns + column
         value = tl.load(x + at, mask=inside, other=0.0).to(REAL) + added
         share = _share(value, TANH)
@@ -60,8 +60,8 @@ def _backward(
     tl.store(partial + program * columns + column, of_bias, mask=inside)
 
 
-def _sizes(x: Tensor) -> dict[str, Any]:
-    return {"REAL": tl.float64 if x.dtype == torch.float64 else tl.float32, "WIDTH": WIDTH}
+def _real(x: Tensor) -> Any:
+    return tl.float64 if x.dtype == torch.float64 else tl.float32
 
 
 @operator
@@ -69,7 +69,8 @@ def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
     """gelu(x + bias) of x [..., C], by tanh's approximation or exactly."""
     y = x.new_empty(x.shape)
     rows, columns = x.numel() // x.shape[-1], x.shape[-1]
-    _forward[(rows, triton.cdiv(columns, WIDTH))](x.contiguous(), bias, y, rows, columns, TANH=tanh, **_sizes(x))
+    grid = rows, triton.cdiv(columns, WIDTH)
+    _forward[grid](x.contiguous(), bias, y, rows, columns, TANH=tanh, REAL=_real(x), WIDTH=WIDTH)
     return y
 
 
@@ -78,9 +79,9 @@ def bias_gelu_backward(dy: Tensor, x: Tensor, bias: Tensor, tanh: bool) -> tuple
     """The gradient of x [..., C], and partial sums of that of the bias, at least float32 [programs, 1, C]."""
     dx, partial = _gradients(x)
     rows, columns = x.numel() // x.shape[-1], x.shape[-1]
-    grid = len(partial), triton.cdiv(columns, WIDTH)
+    grid = len(partial), triton.cdiv(columns, WIDTH // 2)
     tensors = dy.contiguous(), x.contiguous(), bias, dx, partial
-    _backward[grid](*tensors, rows, columns, TANH=tanh, **_sizes(x))
+    _backward[grid](*tensors, rows, columns, TANH=tanh, REAL=_real(x), WIDTH=WIDTH // 2)
     return dx, partial
 
 

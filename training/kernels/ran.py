@@ -6,7 +6,6 @@ program computes a row, in the norm's backward pass every `PROGRAMS`-th one.
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from reread.training.kernels.language import constexpr, jit, operator, tl, triton
@@ -43,7 +42,7 @@ def _norm_backward(
     inside = column < COLUMNS
     of_weight = tl.zeros([WIDTH], dtype=real)
     of_bias = tl.zeros([WIDTH], dtype=real)
-    for row in range(program, rows, tl.num_programs(0)):
+    for row in tl.range(program, rows, tl.num_programs(0), num_stages=3):
         at = tl.cast(row, tl.int64) * COLUMNS + column
         gradient = tl.load(dy + at, mask=inside, other=0.0).to(real)
         value = tl.load(x + at, mask=inside, other=0.0).to(real)

@@ -6,7 +6,6 @@ computes one token of one row.
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from reread.training.kernels.language import constexpr, jit, operator, tl, triton

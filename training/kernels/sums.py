@@ -6,7 +6,7 @@ from torch import Tensor
 
 from reread.training.kernels.language import constexpr, jit, operator, tl, triton
 
-PROGRAMS = 256
+PROGRAMS = 512
 """Programs that share the rows, and so partial sums of each column."""
 
 
@@ -39,7 +39,7 @@ def sum_partials(partial: Tensor, like: Tensor) -> Tensor:
     """`partial` [programs, k, D] summed over programs -> [k, D], in the type of `like`."""
     total = like.new_empty(partial.shape[1:])
     columns = total.numel()
-    _add_up[(triton.cdiv(columns, 64),)](partial, total, len(partial), columns, ROWS=32, WIDTH=64)
+    _add_up[(triton.cdiv(columns, 16),)](partial, total, len(partial), columns, ROWS=128, WIDTH=16)
     return total
 
 
