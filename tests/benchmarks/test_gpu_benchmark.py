@@ -90,7 +90,7 @@ def test_whole_steps_stand_beside_bert_and_what_decides_most_comes_first() -> No
     for case in whole:
         (comparison,) = case.comparisons(place)
         assert next(iter(comparison.sides)).startswith("BERT-base"), case.name
-    assert [case.name for case in CASES[:4]] == ["steps 512", "steps 128", "attention", "products"]
+    assert [case.name for case in CASES[:4]] == ["steps 512", "steps 128", "large steps 512", "large steps 128"]
     assert len({case.name for case in CASES}) == len(CASES)
 
 

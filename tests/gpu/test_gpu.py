@@ -1,12 +1,15 @@
 """What only a GPU can show; skipped without one."""
 
+import copy
+
 import pytest
 import torch
-from transformers import LongformerConfig
+from transformers import LongformerConfig, ModernBertConfig, ModernBertForMaskedLM
 
 from benchmarks.gpu.profiles import profiled
 from reread.training.config import TrainSettings
 from reread.training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining
+from reread.training.models.hub import lengths
 from reread.training.models.longformer import LongformerForMaskedLM
 from reread.training.models.nezha import NezhaConfig, NezhaForPreTraining
 from reread.training.models.ran import RanConfig, RanForMaskedLM
@@ -130,6 +133,32 @@ def test_windows_agree_with_fp32_at_length_1024(dtype, name) -> None:
     assert (found - expected)[real].abs().mean() < 0.02 * expected[real].abs().mean() + 0.01
     found.square().mean().backward()
     assert all(p.grad.isfinite().all() for p in half.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_documents_by_lengths_are_each_document_alone(dtype) -> None:
+    """ModernBERT, two rows of several documents, longer than the local layers' window; the gradient, too."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 192}
+    config = ModernBertConfig(vocab_size=500, pad_token_id=0, local_attention=16, max_position_embeddings=128, **sizes)
+    config._attn_implementation = "eager"
+    model = ModernBertForMaskedLM(config).cuda().train()
+    half = ModernBertForMaskedLM(copy.deepcopy(config)).cuda()
+    half.load_state_dict(model.state_dict())
+    half.to(dtype).train()
+    lengths.choose(half, None, torch.device("cuda"), dtype)
+    if not getattr(half, "by_lengths", False):
+        pytest.skip("this torch or GPU has no attention by lengths")
+    ids = torch.randint(5, 500, (2, 96), device="cuda")
+    borders = torch.tensor([0, 40, 70, 96, 97, 192], device="cuda")
+    found = half(input_ids=ids, **lengths.arguments(borders, 96, half.config)).logits.flatten(0, 1)
+    alone = [model(input_ids=one[None]).logits[0] for one in ids.flatten().tensor_split(borders[1:-1].cpu())]
+    expected = torch.cat(alone)
+    assert (found - expected).abs().mean() < 0.02 * expected.abs().mean() + 0.01
+    for logits in (found, expected):
+        logits.float().square().mean().backward()
+    ours, plain = (one.get_input_embeddings().weight.grad.float() for one in (half, model))
+    assert (ours - plain).norm() < 0.05 * plain.norm()
 
 
 VALUES = [train_values, document_values, stream_values, ran_values, ran_stream_values, longformer_values]
