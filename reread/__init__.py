@@ -5,6 +5,7 @@ The names in `__all__` are the library (docs/api.md); a name is imported with wh
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ try:
     __version__ = version("reread")
 except PackageNotFoundError:  # run from its folders, not installed
     __version__ = "0+unknown"
+
+if not Path(__file__).with_name("pipeline").exists():
+    __path__.append(str(Path(__file__).resolve().parents[1]))  # where its folders are in a clone
 
 _HOMES = {
     "UserError": "reread.preprocessing.errors",
