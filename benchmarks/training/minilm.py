@@ -405,7 +405,7 @@ def run(options: argparse.Namespace) -> None:
         repeats = range(getattr(sizes, side.repeats) if side.repeats else 1)
         shares += [(side, repeats[part :: side.processes]) for part in range(side.processes)]
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // len(shares))))
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     with tempfile.TemporaryDirectory(dir=options.work) as made:
         unpack(options.data, Path(made))
         processes = {}
