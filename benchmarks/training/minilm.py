@@ -58,7 +58,7 @@ class Sizes(NamedTuple):
     batch: int = 32
     rate: float = 1e-4
     article_epochs: int = 10
-    review_epochs: int = 3
+    review_epochs: int = 2
     steps: int | None = None
     """Of a fine-tuning; None: as many as its epochs have."""
     short: int = 512
@@ -67,7 +67,7 @@ class Sizes(NamedTuple):
     """Tokens that Longformer and ERNIE-Doc read."""
     window: int = 256
     review: int = 256
-    book_steps: int = 2000
+    book_steps: int = 1500
     book_rows: int = 64
     book_tokens: int = 128
     book_rate: float = 2e-4
@@ -129,16 +129,24 @@ def _converted(job: Job, model: str, **options: int) -> Path:
 
 def _ours_on_articles(job: Job, init: Path, reading: dict[str, int], micro_batch: int) -> Found:
     for fold in job.repeats:
-        values = {
-            "task.train": job.data / ARTICLES,
-            "task.dev": job.data / "few-articles.jsonl",  # else a fold would choose, and not be learned from
-            "finetune.folds": job.sizes.folds,
-            "finetune.fold": fold + 1,
-            "finetune.epochs": job.sizes.article_epochs,
-            "micro_batch": micro_batch,
-            **{f"task.{name}": value for name, value in reading.items()},
-        }
-        yield "", fold, _finetuned(job, "long-hyperpartisan", init, values, "test")
+        values = {f"task.{name}": value for name, value in reading.items()}
+        values |= {"finetune.epochs": job.sizes.article_epochs, "micro_batch": micro_batch}
+        given = [*of_fold(job, fold), *_overrides(values)]
+        yield "", fold, _finetuned(job, "long-hyperpartisan", init, given, "test")
+
+
+def of_fold(job: Job, fold: int) -> list[str]:
+    values = {
+        "task.train": job.data / ARTICLES,
+        "task.dev": job.data / "few-articles.jsonl",  # else a fold would choose, and not be learned from
+        "finetune.folds": job.sizes.folds,
+        "finetune.fold": fold + 1,
+    }
+    return _overrides(values)
+
+
+def _overrides(values: dict[str, Any]) -> list[str]:
+    return [f"{key}={value}" for key, value in values.items()]
 
 
 def ours_on_reviews(job: Job) -> Found:
@@ -152,10 +160,10 @@ def ours_on_reviews(job: Job) -> Found:
             "micro_batch": 32,
             "seed": seed,
         }
-        yield "", seed, _finetuned(job, "classify", job.encoder, values, "dev")
+        yield "", seed, _finetuned(job, "classify", job.encoder, _overrides(values), "dev")
 
 
-def _finetuned(job: Job, recipe: str, init: Path, values: dict[str, Any], split: str) -> Figures:
+def _finetuned(job: Job, recipe: str, init: Path, given: list[str], split: str) -> Figures:
     """Scores on a split of the run that `reread finetune` makes, without its baselines."""
     from reread.pipeline.recipe.task import finetune_recipe
     from reread.pipeline.run_folder.finetuning import train_all
@@ -163,7 +171,6 @@ def _finetuned(job: Job, recipe: str, init: Path, values: dict[str, Any], split:
 
     name = "run"
     values = {
-        **values,
         **_ours(job, name),
         "init": init,
         "global_batch": job.sizes.batch,
@@ -171,7 +178,7 @@ def _finetuned(job: Job, recipe: str, init: Path, values: dict[str, Any], split:
         "checkpoint.keep": 1,
         **({"steps": job.sizes.steps} if job.sizes.steps else {}),
     }
-    overrides = [f"{key}={value}" for key, value in values.items()]
+    overrides = [*given, *_overrides(values)]
     (scores,) = train_all(finetune_recipe(recipe, overrides), recipe, overrides)[split]
     shutil.rmtree(RUNS / name)
     return {"accuracy": scores["accuracy"], "macro-f1": scores["macro-f1"]}
@@ -197,11 +204,11 @@ def ours_on_books(job: Job) -> Found:
     from reread.pipeline.run_folder.export import export
     from reread.training.run.files import RUNS
 
-    train("continue-encoder", _book_overrides(job))
+    train("continue-encoder", book_overrides(job))
     yield "", 0, held_out_words(job, BertForMaskedLM.from_pretrained(export(RUNS / "books", None)))
 
 
-def _book_overrides(job: Job) -> list[str]:
+def book_overrides(job: Job) -> list[str]:
     values = {
         **_ours(job, "books"),
         "init": job.encoder,
@@ -214,16 +221,16 @@ def _book_overrides(job: Job) -> list[str]:
         "optimizer.learning_rate": job.sizes.book_rate,
         "schedule.warmup_steps": job.sizes.book_steps // 10,
     }
-    return [f"{key}={value}" for key, value in values.items()]
+    return _overrides(values)
 
 
-def _book_rows(job: Job, split: str) -> Any:
+def book_rows(job: Job, split: str) -> Any:
     """The rows of a split, by their positions in the stream that our run reads."""
     from reread.pipeline.recipe.load import load_recipe
     from reread.pipeline.recipe.schema import train_section
     from reread.training.data.kinds import open_dataset
 
-    settings = train_section(load_recipe("continue-encoder", _book_overrides(job), "train"))
+    settings = train_section(load_recipe("continue-encoder", book_overrides(job), "train"))
     return open_dataset(settings.data, settings.seed, split)
 
 
@@ -232,7 +239,7 @@ def _book_rows(job: Job, split: str) -> Any:
 
 def trainer_on_articles(job: Job) -> Found:
     for fold in job.repeats:
-        train, test = _fold_files(job, fold)
+        train, test = fold_files_of(job, fold)
         options = _options(job, train, test, job.sizes.short, job.sizes.article_epochs)
         yield "", fold, _scores(by_trainer(options, padded=False, seed=0, cpu=False)[1], test)
 
@@ -267,7 +274,7 @@ def loop_on_books(job: Job, tokens: bool = False) -> Found:
     ]
     optimizer = torch.optim.AdamW(groups, lr=sizes.book_rate, betas=(0.9, 0.98), eps=1e-6, fused=device != "cpu")
     schedule = get_linear_schedule_with_warmup(optimizer, sizes.book_steps // 10, sizes.book_steps)
-    data = _book_rows(job, "train")
+    data = book_rows(job, "train")
     model.train()
     for step in range(sizes.book_steps):
         rows = data.rows(np.arange(step * sizes.book_rows, (step + 1) * sizes.book_rows))
@@ -298,7 +305,7 @@ def collator_on_books(job: Job) -> Found:
 
 def words_on_articles(job: Job) -> Found:
     for fold in job.repeats:
-        train, test = _fold_files(job, fold)
+        train, test = fold_files_of(job, fold)
         options = _options(job, train, test, job.sizes.short, 1)
         yield "whole articles", fold, _scores(bag_of_words(options, None), test)
         yield "", fold, _scores(bag_of_words(options, job.sizes.short - 2), test)
@@ -310,7 +317,7 @@ def words_on_reviews(job: Job) -> Found:
     yield "", 0, _scores(bag_of_words(options, job.sizes.review - 2), options.dev)
 
 
-def _fold_files(job: Job, fold: int) -> tuple[Path, Path]:
+def fold_files_of(job: Job, fold: int) -> tuple[Path, Path]:
     """The training and test examples that `reread finetune` has in this fold."""
     from reread.preprocessing.labelled.folds import Fold, fold_files
 
@@ -344,7 +351,7 @@ def held_out_words(job: Job, model: Any) -> Figures:
     import numpy as np
     import torch
 
-    data, device = _book_rows(job, "validation"), _device()
+    data, device = book_rows(job, "validation"), _device()
     model = model.float().to(device).eval()
     loss = right = count = 0.0
     for first in range(0, min(job.sizes.held_out_rows, len(data)), 32):
@@ -578,8 +585,7 @@ def _prepare_books(data: Path, books: list[Path]) -> None:
             "tokenizer.path": data / "encoder",
             "output": data / "corpus",
         }
-        overrides = [f"{key}={value}" for key, value in values.items()]
-        preprocess(load_recipe("continue-encoder", overrides, "preprocess"))
+        preprocess(load_recipe("continue-encoder", _overrides(values), "preprocess"))
 
 
 @one_line()
