@@ -25,6 +25,9 @@ try:
 except PackageNotFoundError:  # run from its folders, not installed
     __version__ = "0+unknown"
 
+if not Path(__file__).with_name("pipeline").exists():
+    __path__.append(str(Path(__file__).resolve().parents[1]))  # where its folders are in a clone
+
 _HOMES = {
     "UserError": "reread.preprocessing.errors",
     "dataset": "reread.pipeline.library.batches",

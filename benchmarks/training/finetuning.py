@@ -19,6 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import argparse
 import csv
+import gzip
+import json
 import os
 import statistics
 import tempfile
@@ -70,6 +72,15 @@ def ours(options: argparse.Namespace, seed: int) -> tuple[float, float]:
 def theirs(options: argparse.Namespace, padded: bool, seed: int) -> tuple[float, float]:
     """(CPU seconds of training, accuracy in points); `padded`: every row to the whole length."""
     import torch
+
+    torch.set_num_threads(1)
+    taken, predicted = by_trainer(options, padded, seed, cpu=True)
+    return taken, _accuracy(predicted, options.dev)
+
+
+def by_trainer(options: argparse.Namespace, padded: bool, seed: int, *, cpu: bool) -> tuple[float, list[str]]:
+    """(seconds of training, predicted labels of `options.dev`). Without `cpu` in bfloat16 on a GPU, if there is one."""
+    import torch
     from transformers import (
         AutoModelForSequenceClassification,
         AutoTokenizer,
@@ -78,12 +89,16 @@ def theirs(options: argparse.Namespace, padded: bool, seed: int) -> tuple[float,
         TrainingArguments,
     )
 
-    torch.set_num_threads(1)
+    gpu = torch.cuda.is_available() and not cpu
+    train, dev = labelled(options.train), labelled(options.dev)
+    labels = sorted({label for _, label in train})
     tokenizer = AutoTokenizer.from_pretrained(options.export, trust_remote_code=True)
-    model = AutoModelForSequenceClassification.from_pretrained(options.export, trust_remote_code=True, num_labels=2)
+    torch.manual_seed(seed)  # of the head
+    model = AutoModelForSequenceClassification.from_pretrained(
+        options.export, trust_remote_code=True, num_labels=len(labels), dtype=torch.float32
+    )
 
-    def examples(path: Path) -> list[dict[str, Any]]:
-        rows = _rows(path)
+    def examples(rows: list[tuple[str, str]]) -> list[dict[str, Any]]:
         made = tokenizer(
             [text for text, _ in rows],
             truncation=True,
@@ -92,36 +107,35 @@ def theirs(options: argparse.Namespace, padded: bool, seed: int) -> tuple[float,
         )
         names = list(made)
         return [
-            {**{name: made[name][number] for name in names}, "labels": int(label)}
+            {**{name: made[name][number] for name in names}, "labels": labels.index(label)}
             for number, (_, label) in enumerate(rows)
         ]
 
-    train, dev = examples(options.train), examples(options.dev)
-    steps = -(-len(train) // options.batch) * options.epochs
+    steps = options.steps or -(-len(train) // options.batch) * options.epochs
     arguments = TrainingArguments(
         output_dir=tempfile.mkdtemp(),
         per_device_train_batch_size=options.batch,
         per_device_eval_batch_size=options.batch,
-        num_train_epochs=options.epochs,
+        max_steps=steps,
         learning_rate=options.rate,
         warmup_steps=steps // 10,
         weight_decay=0.01,
         adam_epsilon=1e-6,
         seed=seed,
-        use_cpu=True,
+        bf16=gpu,
+        use_cpu=cpu,
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,
         logging_strategy="no",
     )
     trainer = Trainer(
-        model=model, args=arguments, train_dataset=train, data_collator=DataCollatorWithPadding(tokenizer)
+        model=model, args=arguments, train_dataset=examples(train), data_collator=DataCollatorWithPadding(tokenizer)
     )
-    taken = seconds(trainer.train)
-    logits = trainer.predict(dev).predictions  # type: ignore[arg-type]
+    taken = seconds(trainer.train, "cuda" if gpu else "cpu")
+    logits = trainer.predict(examples(dev)).predictions  # type: ignore[arg-type]
     logits = logits[0] if isinstance(logits, tuple) else logits
-    right = sum(int(one.argmax()) == example["labels"] for one, example in zip(logits, dev, strict=True))
-    return taken, 100 * right / len(dev)
+    return taken, [labels[number] for number in logits.argmax(1)]
 
 
 @one_line()
@@ -137,6 +151,7 @@ def main() -> None:
     arguments.add_argument("--rate", type=float, default=3e-4)
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--without-padded", action="store_true", help="leave out rows padded to the length")
+    arguments.set_defaults(steps=None)
     options = arguments.parse_args()
     for name in ("export", "train", "dev"):
         setattr(options, name, getattr(options, name).resolve())
@@ -159,33 +174,41 @@ def main() -> None:
         accuracy = f"{statistics.fmean(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})"
         faster = "-" if name == "ours" else ratio(own, times)
         row(name, f"{min(times) / options.epochs:.1f}", faster, accuracy)
-    row("bag of words, what is read", "-", "-", f"{bag_of_words(options, options.length - 2):.1f}")
-    row("bag of words, whole texts", "-", "-", f"{bag_of_words(options, None):.1f}")
+    for what, longest in (("what is read", options.length - 2), ("whole texts", None)):
+        row(f"bag of words, {what}", "-", "-", f"{_accuracy(bag_of_words(options, longest), options.dev):.1f}")
 
 
-def bag_of_words(options: argparse.Namespace, longest: int | None) -> float:
-    """Accuracy in points, by the first `longest` tokens of each text."""
+def bag_of_words(options: argparse.Namespace, longest: int | None) -> list[str]:
+    """Predicted labels of `options.dev`, by the first `longest` tokens of each text."""
     from tokenizers import Tokenizer
 
     from reread.training.scoring.baselines import BagOfGrams
 
     tokenizer = Tokenizer.from_file(str(options.export / "tokenizer.json"))
     tokenizer.no_truncation()
+    tokenizer.no_padding()
 
     def begun(text: str) -> str:
         offsets = tokenizer.encode(text, add_special_tokens=False).offsets[:longest]
         return text[: offsets[-1][1]] if offsets else ""
 
-    sides = [[(begun(text), label) for text, label in _rows(path)] for path in (options.train, options.dev)]
-    (texts, labels), (dev, right) = (zip(*side, strict=True) for side in sides)
-    found = BagOfGrams(texts, labels, unit="word").predict(dev)
-    return 100 * statistics.fmean(one == label for one, label in zip(found, right, strict=True))
+    sides = [[(begun(text), label) for text, label in labelled(path)] for path in (options.train, options.dev)]
+    (texts, labels), (dev, _) = (zip(*side, strict=True) for side in sides)
+    return BagOfGrams(texts, labels, unit="word").predict(dev)
 
 
-def _rows(path: Path) -> list[tuple[str, str]]:
-    """(text, label) of each line."""
-    with path.open(encoding="utf-8", newline="") as file:
+def labelled(path: Path) -> list[tuple[str, str]]:
+    """(text, label) of each line of a TSV with columns `text_a` and `label`, or of JSON lines with `text` and
+    `label`, which may be packed by gzip."""
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="") as file:  # type: ignore[operator]
+        if ".jsonl" in path.suffixes:
+            return [(one["text"], one["label"]) for one in map(json.loads, file)]
         return [(one["text_a"], one["label"]) for one in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
+
+
+def _accuracy(predicted: list[str], dev: Path) -> float:
+    """In points."""
+    return 100 * statistics.fmean(one == label for one, (_, label) in zip(predicted, labelled(dev), strict=True))
 
 
 def _run(side: Any, options: argparse.Namespace, seed: int) -> tuple[float, float]:

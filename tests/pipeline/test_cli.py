@@ -36,6 +36,16 @@ def test_help_and_preprocessing_of_english_import_neither_torch_nor_dictionaries
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
+def test_a_clone_that_is_not_installed_runs_by_its_path(tmp_path: Path) -> None:
+    found = [one for one in sys.path if one and Path(one).is_dir()]
+    environment = {"PYTHONPATH": os.pathsep.join([str(ROOT), *found])}
+    code = "import reread.preprocessing.errors as ours; print(ours.__file__)"
+    # -S: without the finder of an editable installation
+    command = [sys.executable, "-S", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    assert done.stdout.strip() == str(ROOT / "preprocessing" / "errors.py"), done.stderr
+
+
 def test_preprocessing_by_a_recipe_that_trains_needs_no_torch(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("The ferry crosses the lake every morning.\n" * 40)
     overrides = ["input.paths=[a.txt]", "tokenizer.train.size=100", "workers=1", "preprocess.output=corpus"]
