@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from reread.pipeline.library.runs import train as train
     from reread.preprocessing.errors import UserError as UserError
 
-if not (_here := Path(__file__).resolve().parent).joinpath("training").exists():
-    __path__.append(str(_here.parent))  # run from its folders, which lie beside this one in a checkout
-
 try:
     __version__ = version("reread")
 except PackageNotFoundError:  # run from its folders, not installed
