@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from reread.training.kernels.layers import install
 from reread.training.kernels.products import add_product, adds_products
@@ -106,3 +107,21 @@ def test_a_device_that_cannot_is_named(caplog: pytest.LogCaptureFixture) -> None
     assert "gradients of weights: added after the product" in caplog.text
     assert adds_products(torch.float32, torch.device("cpu"))
     assert adds_products(torch.float16, torch.device("meta"))
+
+
+def test_a_plan_counts_a_product_that_every_torch_has_on_meta() -> None:
+    """torch 2.8 to 2.12 raise TypeError there for `addmm(out_dtype=)`, and so each run that plans its memory did."""
+    called = []
+
+    class Recorded(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            called.append(function)
+            return function(*args, **(kwargs or {}))
+
+    assert adds_products(torch.bfloat16, torch.device("meta"))
+    total, gradient, x = (
+        torch.empty(8, 4, device="meta", dtype=kind) for kind in (torch.float32, *[torch.bfloat16] * 2)
+    )
+    with Recorded():
+        add_product(total, gradient.new_empty(16, 8), x.new_empty(16, 4))
+    assert called[-1] is torch.ops.aten.addmm.out
