@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reread.training.kernels.language import constexpr, jit, operator, tl, triton
+from reread.training.kernels.language import cdiv, constexpr, jit, operator, tl
 from reread.training.kernels.sums import new_partials, sum_partials
 
 WIDTH = 1024
@@ -69,7 +69,7 @@ def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
     """gelu(x + bias) of x [..., C], by tanh's approximation or exactly."""
     y = x.new_empty(x.shape)
     rows, columns = x.numel() // x.shape[-1], x.shape[-1]
-    grid = rows, triton.cdiv(columns, WIDTH)
+    grid = rows, cdiv(columns, WIDTH)
     _forward[grid](x.contiguous(), bias, y, rows, columns, TANH=tanh, REAL=_real(x), WIDTH=WIDTH)
     return y
 
@@ -79,7 +79,7 @@ def bias_gelu_backward(dy: Tensor, x: Tensor, bias: Tensor, tanh: bool) -> tuple
     """The gradient of x [..., C], and partial sums of that of the bias, at least float32 [programs, 1, C]."""
     dx, partial = _gradients(x)
     rows, columns = x.numel() // x.shape[-1], x.shape[-1]
-    grid = len(partial), triton.cdiv(columns, WIDTH // 2)
+    grid = len(partial), cdiv(columns, WIDTH // 2)
     tensors = dy.contiguous(), x.contiguous(), bias, dx, partial
     _backward[grid](*tensors, rows, columns, TANH=tanh, REAL=_real(x), WIDTH=WIDTH // 2)
     return dx, partial

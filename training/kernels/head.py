@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reread.training.kernels.language import constexpr, jit, operator, tl, triton
+from reread.training.kernels.language import cdiv, constexpr, jit, next_power_of_2, operator, tl
 from reread.training.kernels.products import linear
 from reread.training.kernels.sums import real_type
 
@@ -66,7 +66,7 @@ def token_losses_backward(logits: Tensor, labels: Tensor, sums: Tensor, gradient
     if len(logits):
         count, rows = logits.shape
         width = _width(rows)
-        _backward[(count, triton.cdiv(rows, width))](logits, labels, sums, gradient, words, rows, WIDTH=width)
+        _backward[(count, cdiv(rows, width))](logits, labels, sums, gradient, words, rows, WIDTH=width)
 
 
 def _of_tokens(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -75,7 +75,7 @@ def _of_tokens(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _width(words: int) -> int:
-    return min(triton.next_power_of_2(words), 4096)
+    return min(next_power_of_2(words), 4096)
 
 
 token_losses.register_fake(lambda logits, labels, words: _of_tokens(logits))

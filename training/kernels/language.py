@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 try:
     import triton
@@ -14,7 +15,7 @@ except ImportError:
     triton = tl = None
     constexpr = None
 
-__all__ = ["Operator", "constexpr", "jit", "missing", "operator", "tl", "triton"]
+__all__ = ["Operator", "cdiv", "constexpr", "jit", "missing", "next_power_of_2", "operator", "tl", "triton"]
 
 
 def missing() -> str | None:
@@ -27,19 +28,35 @@ def jit(function: Callable[..., Any]) -> Any:
     return triton.jit(function) if triton else function
 
 
+def _on_meta(first: Tensor | list[Tensor]) -> bool:
+    return (first[0] if isinstance(first, list) else first).is_meta
+
+
+def cdiv(count: int, size: int) -> int:
+    """Pieces of `size` for `count`. Triton's own, which kernels can call, too, takes as long as a launch."""
+    return -(-count // size)
+
+
+def next_power_of_2(count: int) -> int:
+    """The least power of 2 that is not less, for `count` of 1 or more."""
+    return 1 << (count - 1).bit_length()
+
+
 class Operator:
     """A function of tensors that launches kernels: torch's operator `reread::name` on the device `meta`, where a plan
     counts it, and called as it is elsewhere. torch's operators in Python keep the host busy for .1 ms a call, longer
     than many kernels run; a whole step of a base model then waits for the host."""
 
     def __init__(self, function: Callable[..., Any], mutates: tuple[str, ...]) -> None:
-        self.called = function
+        self.function = self.called = function
         self.counted = torch.library.custom_op(f"reread::{function.__name__}", function, mutates_args=mutates)
 
     def __call__(self, *given: Any) -> Any:
-        first = given[0]
-        is_meta = (first[0] if isinstance(first, list) else first).is_meta
-        return (self.counted if is_meta else self.called)(*given)
+        return (self.counted if _on_meta(given[0]) else self.called)(*given)
+
+    def launch(self, *given: Any) -> Any:
+        """The outputs without what autograd would keep, for use in a function of its."""
+        return (self.counted if _on_meta(given[0]) else self.function)(*given)
 
     def register_fake(self, fake: Callable[..., Any]) -> Callable[..., Any]:
         """`fake` makes the outputs on `meta`."""

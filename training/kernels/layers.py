@@ -20,13 +20,15 @@ from reread.training.kernels.ran import ran_norm, rotate
 from reread.training.kernels.residual import residual_norm, residual_output
 from reread.training.kernels.rotation import from_heads, to_heads
 from reread.training.kernels.shift import relative_bias
+from reread.training.kernels.tail import Options, tail
 from reread.training.models import blocks
-from reread.training.models.blocks import Activated, Predictions, ResidualOutput
+from reread.training.models.blocks import Activated, PostNormLayer, Predictions, ResidualOutput
 from reread.training.models.ernie_doc.attention_ernie_doc import ErnieDocSelfAttention
+from reread.training.models.ernie_doc.modeling_ernie_doc import ErnieDocLayer
 from reread.training.models.longformer.modeling_longformer import LongformerLMHead
 from reread.training.models.nezha.attention_nezha import NezhaSelfAttention, Positions, Rotations
 from reread.training.models.nezha.configuration_nezha import NezhaConfig
-from reread.training.models.nezha.modeling_nezha import NezhaEncoder
+from reread.training.models.nezha.modeling_nezha import NezhaEncoder, NezhaLayer
 from reread.training.models.ran.attention_ran import RanCellNorm, RanLayer, RanLayerNorm, standardise
 from reread.training.models.ran.configuration_ran import RanConfig
 
@@ -35,7 +37,7 @@ def install(model: nn.Module) -> None:
     """Replace what the layers that have kernels compute by."""
     for module in model.modules():
         row = LAYERS.get(type(module))
-        if row and all(type(getattr(module, name)) is nn.Linear for name in row.linear):
+        if row and all(type(module.get_submodule(name)) is nn.Linear for name in row.linear):
             for name, method in row.methods.items():
                 setattr(module, name, MethodType(method, module))
             for name, function in row.functions.items():
@@ -57,6 +59,19 @@ def _activated(layer: Any, x: Tensor) -> Tensor:
     if layer.activation == "relu":
         return Activated.forward(layer, x)
     return bias_gelu(linear(x, layer.dense.weight), layer.dense.bias, layer.activation == "gelu_new")
+
+
+def _behind(layer: Any, attended: Tensor, hidden: Tensor) -> Tensor:
+    inner, ends = layer.intermediate, (layer.attention.output, layer.output)
+    if inner.activation == "relu":
+        return PostNormLayer.behind(layer, attended, hidden)
+    norm, drops = layer.output.LayerNorm, layer.output.dropout.p if layer.training else 0.0
+    seeds = (dropout_seed(hidden.device), dropout_seed(hidden.device)) if drops else (0, 0)
+    weights = ends[0].dense.weight, inner.dense.weight, ends[1].dense.weight
+    adds = [getattr(one, "add_product", None) if torch.is_grad_enabled() else None for one in weights]
+    options = Options(norm.eps, drops, seeds, inner.activation == "gelu_new", (adds[0], adds[1], adds[2]))
+    first, last = ((one.dense.weight, one.dense.bias, *one.LayerNorm.parameters()) for one in ends)
+    return tail(attended, hidden, options, *first, inner.dense.weight, inner.dense.bias, *last)
 
 
 def _decode(layer: Any, features: Tensor) -> Undecoded:
@@ -101,15 +116,18 @@ class Layer(NamedTuple):
     """A layer with kernels."""
 
     linear: tuple[str, ...] = ()
-    """The Linear layers whose weights it uses."""
+    """The Linear layers whose weights it uses, by their paths."""
     methods: Mapping[str, Callable[..., Any]] = {}
     """The methods that take the place of its own, by name."""
     functions: Mapping[str, Callable[..., Tensor]] = {}
     """The functions, by the layer's names for them, that take the place of its own."""
 
 
+TAIL = "attention.output.dense", "intermediate.dense", "output.dense"
 LAYERS: dict[type[nn.Module], Layer] = {
     nn.Linear: Layer(methods={"forward": _linear}),
+    NezhaLayer: Layer(TAIL, {"behind": _behind}),
+    ErnieDocLayer: Layer(TAIL, {"behind": _behind}),
     ResidualOutput: Layer(("dense",), {"forward": _residual_output}),
     Activated: Layer(("dense",), {"forward": _activated}),
     Predictions: Layer(("decoder",), {"decode": _decode}),

@@ -29,11 +29,24 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, weight = ctx.saved_tensors
-        flat = gradient.flatten(0, -2)
-        if ctx.needs_input_grad[1]:
-            ctx.add(flat, x.flatten(0, -2))
-        of_x = (flat @ weight).view(x.shape) if ctx.needs_input_grad[0] else None
-        return of_x, None, flat.sum(0) if ctx.needs_input_grad[2] else None, None
+        of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
+        d_weight = weight_gradient(gradient, x, ctx.add) if of_weight else None
+        d_bias = gradient.flatten(0, -2).sum(0) if of_bias else None
+        return input_gradient(gradient, weight) if of_x else None, d_weight, d_bias, None
+
+
+def weight_gradient(gradient: Tensor, x: Tensor, add: AddProduct | None) -> Tensor | None:
+    """gradient^T x [O, I] for gradient [..., O] and x [..., I]; None if `add` added it."""
+    gradient, x = gradient.flatten(0, -2), x.flatten(0, -2)
+    if add is None:
+        return gradient.t() @ x
+    add(gradient, x)
+    return None
+
+
+def input_gradient(gradient: Tensor, weight: Tensor) -> Tensor:
+    """gradient W [..., I] for gradient [..., O]."""
+    return (gradient.flatten(0, -2) @ weight).view(*gradient.shape[:-1], -1)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

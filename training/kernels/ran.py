@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from reread.training.kernels.language import constexpr, jit, operator, tl, triton
+from reread.training.kernels.language import constexpr, jit, next_power_of_2, operator, tl
 from reread.training.kernels.rotation import turn
 from reread.training.kernels.sums import new_partials, real_type, sum_partials
 
@@ -90,7 +90,7 @@ def ran_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) 
         *(x.contiguous(), weight if given else x, bias if given else x, y, mean, scale, eps),
         COLUMNS=x.shape[-1],
         LEARNED=given,
-        WIDTH=triton.next_power_of_2(x.shape[-1]),
+        WIDTH=next_power_of_2(x.shape[-1]),
     )
     return made
 
@@ -110,7 +110,7 @@ def ran_norm_backward(
         *(dy.contiguous(), x.contiguous(), x if weight is None else weight, mean, scale, dx, partial, len(mean)),
         COLUMNS=x.shape[-1],
         LEARNED=weight is not None,
-        WIDTH=triton.next_power_of_2(x.shape[-1]),
+        WIDTH=next_power_of_2(x.shape[-1]),
     )
     return dx, partial
 
@@ -130,7 +130,7 @@ def rotate_heads(x: Tensor, turns: Tensor, back: bool) -> Tensor:
         *(x, turns.contiguous(), y, heads, positions, *x.stride()[:4], windows),
         HEAD=size,
         BACK=back,
-        WIDTH=triton.next_power_of_2(size),
+        WIDTH=next_power_of_2(size),
     )
     return y
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reread.training.kernels.language import constexpr, jit, operator, tl, triton
+from reread.training.kernels.language import constexpr, jit, next_power_of_2, operator, tl
 from reread.training.kernels.sums import new_partials, real_type, sum_partials
 
 
@@ -87,7 +87,7 @@ def _backward(
 
 def _sizes(x: Tensor, probability: float) -> dict[str, Any]:
     columns = x.shape[-1]
-    return {"COLUMNS": columns, "DROPS": probability > 0, "WIDTH": triton.next_power_of_2(columns)}
+    return {"COLUMNS": columns, "DROPS": probability > 0, "WIDTH": next_power_of_2(columns)}
 
 
 @operator
@@ -108,7 +108,7 @@ def residual_norm(
     _forward[(len(mean),)](
         *(x.contiguous(), bias, residual.contiguous(), gamma, beta, y, h, mean, scale, eps, probability, seed),
         **_sizes(x, probability),
-        num_warps=max(1, triton.next_power_of_2(x.shape[-1]) // 1024),
+        num_warps=max(1, next_power_of_2(x.shape[-1]) // 1024),
     )
     return made
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from reread.training.kernels.language import constexpr, jit, operator, tl, triton
+from reread.training.kernels.language import constexpr, jit, next_power_of_2, operator, tl
 
 # Triton's kernels
 
@@ -132,7 +132,7 @@ def from_heads_backward(gradient: Tensor, turns: Tensor, head: int) -> Tensor:
 
 
 def _sizes(columns: int, head: int) -> dict[str, int]:
-    return {"COLUMNS": columns, "HEAD": head, "WIDTH": triton.next_power_of_2(columns)}
+    return {"COLUMNS": columns, "HEAD": head, "WIDTH": next_power_of_2(columns)}
 
 
 def _heads_like(qkv: Tensor, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reread.training.kernels.language import constexpr, jit, operator, tl, triton
+from reread.training.kernels.language import constexpr, jit, next_power_of_2, operator, tl
 
 BLOCK = 64
 """Queries that are multiplied with the same rows of the table."""
@@ -78,7 +78,7 @@ def shifted(
         *(product.shape[3], product.shape[1]),
         ADDED=added is not None,
         FAR=far_query is not None,
-        WIDTH=triton.next_power_of_2(keys),
+        WIDTH=next_power_of_2(keys),
     )
     return bias
 
@@ -92,7 +92,7 @@ def shifted_backward(gradient: Tensor, blocks: int, count: int) -> Tensor:
     rows, heads, queries, keys = gradient.shape
     _backward[(blocks * count, heads, rows)](
         *(gradient, product, rows, queries, keys, *gradient.stride()[:3], count, blocks),
-        WIDTH=triton.next_power_of_2(keys + count),
+        WIDTH=next_power_of_2(keys + count),
     )
     return product
 

@@ -4,7 +4,7 @@ parameters over micro-batches."""
 import torch
 from torch import Tensor
 
-from reread.training.kernels.language import constexpr, jit, operator, tl, triton
+from reread.training.kernels.language import cdiv, constexpr, jit, operator, tl
 
 PROGRAMS = 512
 """Programs that share the rows, and so partial sums of each column."""
@@ -39,7 +39,7 @@ def sum_partials(partial: Tensor, like: Tensor) -> Tensor:
     """`partial` [programs, k, D] summed over programs -> [k, D], in the type of `like`."""
     total = like.new_empty(partial.shape[1:])
     columns = total.numel()
-    _add_up[(triton.cdiv(columns, 16),)](partial, total, len(partial), columns, ROWS=128, WIDTH=16)
+    _add_up[(cdiv(columns, 16),)](partial, total, len(partial), columns, ROWS=128, WIDTH=16)
     return total
 
 
@@ -69,7 +69,7 @@ def add_to(totals: list[Tensor], values: list[Tensor]) -> None:
     pairs = zip(totals, values, strict=True)
     rows = [(total.data_ptr(), value.data_ptr(), value.numel()) for total, value in pairs]
     types = {"VALUE": values[0].dtype, "SUM": totals[0].dtype}
-    _add_to[(triton.cdiv(max(size for *_, size in rows), 4096), len(rows))](
+    _add_to[(cdiv(max(size for *_, size in rows), 4096), len(rows))](
         torch.tensor(rows, pin_memory=totals[0].is_cuda).to(totals[0].device, non_blocking=True),
         **{name: getattr(tl, str(one).removeprefix("torch.")) for name, one in types.items()},
         WIDTH=4096,

@@ -61,6 +61,24 @@ class Activated(nn.Module):
         return F.gelu(x, approximate="tanh" if self.activation == "gelu_new" else "none")
 
 
+class PostNormLayer(GradientCheckpointingLayer):
+    """A layer whose both halves end in a `ResidualOutput`. Its `attention` has `self`, by which it attends, and
+    `output`."""
+
+    def __init__(self, config: PretrainedConfig, attention: nn.Module) -> None:
+        super().__init__()
+        self.attention: Any = nn.Module()
+        self.attention.self = attention
+        self.attention.output = ResidualOutput(config, config.hidden_size)
+        self.intermediate = Activated(config, config.hidden_size, config.intermediate_size)
+        self.output = ResidualOutput(config, config.intermediate_size)
+
+    def behind(self, attended: Tensor, hidden: Tensor) -> Tensor:
+        """The layer's output [..., D], from what `attention.self` computed of its input `hidden`, both [..., D]."""
+        hidden = self.attention.output(attended, hidden)
+        return self.output(self.intermediate(hidden), hidden)
+
+
 class Transform(Activated):
     """LN(activation(W x + b))."""
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from reread.training.models.nezha.configuration_nezha import NezhaConfig
-from reread.training.models.nezha.modeling_nezha import NezhaEncoder
+from reread.training.models.nezha.modeling_nezha import NezhaEncoder, NezhaLayer
 from tests.conftest import extra, rarer
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
@@ -117,3 +117,32 @@ def test_the_check_of_a_device_passes_and_finds_a_kernel_that_differs(monkeypatc
             patch.setattr(module, name, wrong)
             with pytest.raises(AssertionError, match="not close"):
                 layers.check_layers(cpu)
+
+
+@pytest.mark.usefixtures("few_programs")
+def test_what_lies_behind_a_layers_attention() -> None:
+    """As one function: with a weight whose gradient a product adds, one that does not learn, and both readers."""
+    from reread.training.kernels.layers import install
+
+    torch.manual_seed(4)
+    nothing = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    layer = NezhaLayer(NezhaConfig(vocab_size=8, **SIZES, **nothing)).double()  # type: ignore[arg-type]
+    for parameter in layer.parameters():
+        parameter.data.normal_()
+    added, frozen = layer.intermediate.dense.weight, layer.output.dense.weight
+    frozen.requires_grad_(False)
+    behind = [one for name, one in layer.named_parameters() if "attention.self" not in name]
+    attended, hidden = made(2, 5, 16), made(2, 5, 16)
+    of = [attended, hidden, *(one for one in behind if one.requires_grad)]
+    upstream = torch.randn(2, 2, 5, 16, dtype=torch.float64)
+    plain = layer.behind(attended, hidden)
+    expected = dict(zip(of, torch.autograd.grad([plain, plain], of, [*upstream]), strict=True))
+    sums = []
+    added.add_product = lambda gradient, x: sums.append(gradient.t() @ x)  # type: ignore[attr-defined]
+    install(layer)
+    output = layer.behind(attended, hidden)
+    torch.testing.assert_close(output, plain, rtol=1e-12, atol=1e-12)
+    found = torch.autograd.grad([output, output.again], of, [*upstream], allow_unused=True)  # type: ignore[attr-defined]
+    for one, gradient in zip(of, found, strict=True):
+        torch.testing.assert_close(sums.pop() if one is added else gradient, expected[one], rtol=1e-10, atol=1e-10)
+    assert not sums

@@ -24,10 +24,8 @@ from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from ..blocks import (
-    Activated,
-    GradientCheckpointingLayer,
+    PostNormLayer,
     Predictions,
-    ResidualOutput,
     Transform,
     at_least_float32,
     at_positions,
@@ -99,27 +97,13 @@ class ErnieDocEmbeddings(nn.Module):
         return self.dropout(self.token_type_layer_norm(self.token_type_embeddings.weight))
 
 
-class ErnieDocAttention(nn.Module):
+class ErnieDocLayer(PostNormLayer):
     def __init__(self, config: ErnieDocConfig) -> None:
-        super().__init__()
-        self.self = ErnieDocSelfAttention(config)
-        self.output = ResidualOutput(config, config.hidden_size)
-
-    def forward(self, hidden: Tensor, memory: Tensor | None, weights: Tensor | None, *around: Any) -> Tensor:
-        return self.output(self.self(hidden, memory, *around, weights=weights), hidden)
-
-
-class ErnieDocLayer(GradientCheckpointingLayer):
-    def __init__(self, config: ErnieDocConfig) -> None:
-        super().__init__()
-        self.attention = ErnieDocAttention(config)
-        self.intermediate = Activated(config, config.hidden_size, config.intermediate_size)
-        self.output = ResidualOutput(config, config.intermediate_size)
+        super().__init__(config, ErnieDocSelfAttention(config))
 
     def forward(self, hidden: Tensor, memory: Tensor | None, weights: Tensor | None, *around: Any) -> Tensor:
         """`around` are the fields of `Surroundings` one by one, since a checkpoint does not look into tuples."""
-        hidden = self.attention(hidden, memory, weights, *around)
-        return self.output(self.intermediate(hidden), hidden)
+        return self.behind(self.attention.self(hidden, memory, *around, weights=weights), hidden)
 
 
 class ErnieDocEncoder(nn.Module):

@@ -17,10 +17,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling, MaskedLMOu
 from transformers.utils import ModelOutput
 
 from ..blocks import (
-    Activated,
-    GradientCheckpointingLayer,
+    PostNormLayer,
     Predictions,
-    ResidualOutput,
     Transform,
     at_least_float32,
     attention_weights,
@@ -64,30 +62,14 @@ class NezhaEmbeddings(nn.Module):
         return self.dropout(self.LayerNorm(embeddings))
 
 
-class NezhaAttention(nn.Module):
+class NezhaLayer(PostNormLayer):
     def __init__(self, config: NezhaConfig) -> None:
-        super().__init__()
-        self.self = NezhaSelfAttention(config)
-        self.output = ResidualOutput(config, config.hidden_size)
+        super().__init__(config, NezhaSelfAttention(config))
 
     def forward(
         self, hidden: Tensor, mask: Tensor | None, positions: Positions, weights: Tensor | None = None
     ) -> Tensor:
-        return self.output(self.self(hidden, mask, positions, weights), hidden)
-
-
-class NezhaLayer(GradientCheckpointingLayer):
-    def __init__(self, config: NezhaConfig) -> None:
-        super().__init__()
-        self.attention = NezhaAttention(config)
-        self.intermediate = Activated(config, config.hidden_size, config.intermediate_size)
-        self.output = ResidualOutput(config, config.intermediate_size)
-
-    def forward(
-        self, hidden: Tensor, mask: Tensor | None, positions: Positions, weights: Tensor | None = None
-    ) -> Tensor:
-        hidden = self.attention(hidden, mask, positions, weights)
-        return self.output(self.intermediate(hidden), hidden)
+        return self.behind(self.attention.self(hidden, mask, positions, weights), hidden)
 
 
 class NezhaEncoder(nn.Module):
