@@ -105,13 +105,12 @@ class ShardFiles:
 
     def _size_on_disk(self, name: str) -> int | None:
         """Bytes of a shard; None if it is missing."""
-        path = self.folder / name
         try:
-            return path.stat().st_size
+            return os.stat(f"{self.folder}/{name}").st_size
         except (FileNotFoundError, ValueError):  # or no file can have such a name
             return None
         except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})", error) from None
+            raise UserError(f"{self.folder / name}: cannot be read ({error.strerror})", error) from None
 
     def _check_size(self, name: str, found: int | None) -> None:
         if found != self._sizes[name]:
