@@ -1,5 +1,5 @@
-"""A corpus with the manifest and the index of one of terabytes, which takes half a megabyte a shard on disk: its shards are
-sparse files, in which only the offsets of documents are written, and all ids are 0.
+"""A corpus with the manifest and the index of one of terabytes, which takes half a megabyte a shard on disk: its shards
+are sparse files, in which only the offsets of documents are written, and all ids are 0.
 
 The arrays of a block lie one after the other, as `reread preprocess` writes them, so each block's offsets have a page
 of their own on disk.

@@ -155,7 +155,10 @@ class Ledger(TorchDispatchMode):
         if call is None:
             work = self._work(function, args, kwargs, inputs, output, new)
             resized = called != _signature(function, args, kwargs)[0]
-            results = None if resized else _results(inputs, output)
+            written = tree_leaves(_written(function._schema, args, kwargs))
+            # What lies on the CPU, such as a count of steps, is written each time
+            repeats = not resized and all(one is None or one.is_meta for one in written)
+            results = _results(inputs, output) if repeats else None
             call = self._calls[called] = _Call(results, isinstance(output, tuple | list), work)
         if call.work:
             self._note(kind_of(function), call.work)
@@ -187,19 +190,19 @@ class Ledger(TorchDispatchMode):
         at_once, known = function._schema.is_mutable or torch.Tag.nondeterministic_seeded in function.tags, True
         before: list[_Deferred] = []
 
-        def value(leaf: Any) -> Any:
+        def value(leaf: Any) -> Callable[[], Any]:
             nonlocal at_once, known
             if isinstance(leaf, Tensor):
                 if not leaf.is_meta:
                     at_once = True
                 elif leaf in self._values:
                     before.append(self._values[leaf].call)
-                    return self._values[leaf]
+                    return self._values[leaf].result
                 else:
                     known = False
-            return CPU if leaf == META else leaf
+            return lambda: CPU if leaf == META else leaf
 
-        call = _Deferred(function, _mapped(args, value), _mapped(kwargs, value), before)
+        call = _Deferred(function, _later(args, value), _later(kwargs, value), before)
         if not known:
             return
         if function._schema.is_mutable:
@@ -261,16 +264,18 @@ class _Deferred:
 
     numbers = itertools.count()
 
-    def __init__(self, function: Any, args: Any, kwargs: Any, before: "list[_Deferred]") -> None:
-        """`before`: the calls whose results are `_Value`s among the arguments."""
+    def __init__(
+        self, function: Any, args: Callable[[], Any], kwargs: Callable[[], Any], before: "list[_Deferred]"
+    ) -> None:
+        """`before`: the calls whose results are among the arguments."""
         self.number, self.before, self.results = next(self.numbers), before, list[Any]()
-        self._call = function, args, kwargs
+        self._call: Callable[[], Any] | None = lambda: function(*args(), **kwargs())
 
     def make(self) -> None:
-        """After the calls `before`."""
-        function, args, kwargs = self._call
-        self.results = tree_leaves(function(*_mapped(args, _read), **_mapped(kwargs, _read)))
-        self.before, self._call = [], (None, None, None)
+        """After the calls `before`; once."""
+        assert self._call is not None
+        self.results, self.before = tree_leaves(self._call()), []
+        self._call = None  # nor are its arguments kept
 
 
 class _Value:
@@ -281,6 +286,10 @@ class _Value:
 
     def read(self) -> Tensor:
         _make([self.call])
+        return self.result()
+
+    def result(self) -> Tensor:
+        """After the call was made."""
         value: Tensor = self.call.results[self.number]
         return value
 
@@ -297,17 +306,15 @@ def _make(calls: list[_Deferred]) -> None:
         one.make()
 
 
-def _read(leaf: Any) -> Any:
-    return leaf.call.results[leaf.number] if isinstance(leaf, _Value) else leaf
-
-
-def _mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
-    """Arguments with each leaf changed."""
+def _later(tree: Any, leaf_of: Callable[[Any], Callable[[], Any]]) -> Callable[[], Any]:
+    """What makes arguments again, each leaf by what `leaf_of` it returns."""
     if isinstance(tree, tuple | list):
-        return [_mapped(one, change) for one in tree]
+        parts = [_later(one, leaf_of) for one in tree]
+        return lambda: [part() for part in parts]
     if isinstance(tree, dict):
-        return {name: _mapped(one, change) for name, one in tree.items()}
-    return change(tree)
+        named = {name: _later(one, leaf_of) for name, one in tree.items()}
+        return lambda: {name: part() for name, part in named.items()}
+    return leaf_of(tree)
 
 
 def _written(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

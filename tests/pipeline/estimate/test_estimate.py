@@ -359,6 +359,16 @@ def test_calls_that_are_alike_are_made_once(monkeypatch) -> None:
     assert one_by_one[1] > 2 * many[1]
 
 
+def test_what_a_call_writes_on_the_cpu_is_written_each_time() -> None:
+    """As an optimiser's count of steps is, of each group and in each rehearsal."""
+    for _ in range(2):
+        steps = [torch.zeros(()), torch.zeros(())]
+        with rehearsal.Ledger():
+            for _ in range(2):
+                torch._foreach_add_(steps, 1)
+        assert [step.item() for step in steps] == [2, 2]
+
+
 def test_values_that_are_read_are_those_of_the_cpu() -> None:
     """Also where they are computed after what they follow from was written."""
 
