@@ -1,6 +1,6 @@
 """The start and the heartbeat of a job of many ranks: what each does to a shared file system.
 
-    python benchmarks/scale/ranks.py --folder /somewhere/with/300/MB
+    python benchmarks/scale/ranks.py --folder /somewhere/with/5/GB
 
 The corpus is as large as its manifest and index say (10,000 shards are 0.87 TB), but its shards are sparse files. The
 first rank of a job checks it, each other rank relies on that; both open it as a run does, the first in the order of the
@@ -203,7 +203,7 @@ def compare_resumes(folder: Path, worlds: list[int]) -> None:
 @one_line()
 def main() -> None:
     arguments = parser(__doc__)
-    arguments.add_argument("--folder", type=Path, help="where 23 KB a shard find room for a while")
+    arguments.add_argument("--folder", type=Path, help="where 0.5 MB a shard find room for a while")
     arguments.add_argument("--shards", nargs="+", type=int, default=[100, 1000, 10_000])
     arguments.add_argument("--ranks", nargs="+", type=int, default=[1, 8, 64, 1024])
     arguments.add_argument("--processes", nargs="+", type=int, default=[1, 2, 4], help="real ones, for the resume")

@@ -1,7 +1,12 @@
-"""A corpus with the manifest and the index of one of terabytes, which takes some megabytes on disk: its shards are
-sparse files, in which only the offsets of documents are written, and all ids are 0."""
+"""A corpus with the manifest and the index of one of terabytes, which takes half a megabyte a shard on disk: its shards
+are sparse files, in which only the offsets of documents are written, and all ids are 0.
+
+The arrays of a block lie one after the other, as `reread preprocess` writes them, so each block's offsets have a page
+of their own on disk.
+"""
 
 from pathlib import Path
+from tarfile import BLOCKSIZE
 
 import numpy as np
 from isal.isal_zlib import crc32
@@ -13,6 +18,8 @@ from reread.preprocessing.corpus.index import BLOCK, CHUNK_LENGTHS, CorpusIndex,
 BLOCK_TOKENS = 1 << 18
 DOCUMENTS = 4
 """In a block, of lengths drawn at random."""
+HEADERS = 640
+"""Bytes before an array in a tar."""
 
 
 def sparse_corpus(folder: Path, shards: int, blocks: int = 111) -> Path:
@@ -35,22 +42,25 @@ def _shard(folder: Path, split: str, number: int, blocks: int) -> WrittenShard:
     offsets = np.zeros((blocks, DOCUMENTS + 1), np.int64)
     offsets[:, 1:-1], offsets[:, -1] = cuts, BLOCK_TOKENS + DOCUMENTS
     tokens = BLOCK_TOKENS + DOCUMENTS
-    head = offsets.tobytes()
     rows = np.zeros(blocks, BLOCK)
-    begin = PAGE * page_count(len(head))
     rows["documents"], rows["tokens"] = DOCUMENTS, tokens
-    rows["offsets_at"] = np.arange(blocks) * 8 * (DOCUMENTS + 1)
-    rows["ids_at"] = begin + np.arange(blocks) * 3 * tokens
-    rows["flags_at"] = rows["ids_at"] + 2 * tokens
-    size = begin + blocks * 3 * tokens
+    block = 0
+    for name, taken in (("ids_at", 2 * tokens), ("flags_at", tokens), ("offsets_at", offsets[0].nbytes)):
+        rows[name] = block + HEADERS
+        block += -(-(HEADERS + taken) // BLOCKSIZE) * BLOCKSIZE
+    for name in ("ids_at", "flags_at", "offsets_at"):
+        rows[name] += block * np.arange(blocks)
+    size = blocks * block + 2 * BLOCKSIZE
+    pages = np.full(page_count(size), crc32(bytes(PAGE)), np.uint32)
     path = folder / f"{split}-{number:05d}.tar"
     with path.open("wb") as file:
-        file.write(head)
+        for own, at in zip(offsets, rows["offsets_at"].tolist(), strict=True):  # within one page, as one sector is
+            file.seek(at)
+            file.write(own.tobytes())
+            page = bytearray(min(PAGE, size - at // PAGE * PAGE))
+            page[at % PAGE : at % PAGE + own.nbytes] = own.tobytes()
+            pages[at // PAGE] = crc32(page)
         file.truncate(size)
-    pages = np.full(page_count(size), crc32(bytes(PAGE)), np.uint32)
-    for page in range(begin // PAGE):
-        pages[page] = crc32(head[page * PAGE : (page + 1) * PAGE].ljust(PAGE, b"\0"))
-    pages[-1] = crc32(bytes(size - PAGE * (len(pages) - 1)))
     lengths = np.diff(offsets, axis=1)
     chunks = np.stack([chunk_counts(lengths, longest).sum(axis=1) for longest in CHUNK_LENGTHS], axis=1)
     shard = Shard(path.name, split, size, blocks * DOCUMENTS, blocks * tokens, f"{number:032x}", blocks)

@@ -7,9 +7,10 @@ works on lists of tensors. What a kernel takes for itself is not seen.
 """
 
 import functools
+import itertools
 import math
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
@@ -19,7 +20,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 from transformers import PretrainedConfig
 
@@ -106,13 +107,16 @@ class Footprint(State):
 class Ledger(TorchDispatchMode):
     """Counts the bytes of storages on the meta device while they live.
 
-    Integers and booleans that follow from a batch are computed on the CPU, too, since what a model does may depend on
-    them, as on the number of global tokens. Where the code reads another value back from the device it gets 0, and
-    `nonzero` finds `RARE_SHARE` of the elements.
+    Integers and booleans that follow from a batch are computed on the CPU where the code reads them, since what a model
+    does may depend on them, as on the number of global tokens. Where it reads another value back from the device it
+    gets 0, and `nonzero` finds `RARE_SHARE` of the elements.
 
-    Layers are alike, so most calls are like an earlier one. Torch computes the shapes of a result, and we its work, for
-    the first of them alone; both are Python and take ten times as long as all else.
+    Layers are alike, and so are rehearsals, so most calls are like an earlier one. Torch computes the shapes of a
+    result, and we its work, for the first of them alone; both are Python and take ten times as long as all else.
     """
+
+    _calls: dict[tuple[Any, ...], "_Call"] = {}
+    """What calls made, by `_signature`: for all ledgers of this process."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,9 +127,8 @@ class Ledger(TorchDispatchMode):
         """Bytes and number of all-reduces."""
         self._known: set[int] = set()
         self._values = WeakTensorKeyDictionary()
-        """Values of tensors of integers and booleans, as far as they are known."""
-        self._calls: dict[tuple[Any, ...], _Call] = {}
-        """What calls made, by `_signature`."""
+        """A `_Value` for each tensor of integers or booleans that follows from what is known."""
+        self._deferred: weakref.WeakSet[_Deferred] = weakref.WeakSet()
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -133,17 +136,16 @@ class Ledger(TorchDispatchMode):
         kwargs = kwargs or {}
         if args and isinstance(args[0], Tensor) and args[0].is_meta:
             if function is aten._local_scalar_dense.default:
-                return self._values[args[0]].item() if args[0] in self._values else 0.0
+                return self._values[args[0]].read().item() if args[0] in self._values else 0.0
             if function is aten._to_copy.default and kwargs.get("device") == torch.device("cpu"):
-                return self._values[args[0]].clone() if args[0] in self._values else torch.zeros(args[0].shape)
+                return self._values[args[0]].read().clone() if args[0] in self._values else torch.zeros(args[0].shape)
             if function is aten.nonzero.default:
                 found = math.ceil(args[0].numel() * RARE_SHARE)
                 indices = torch.empty(found, args[0].dim(), dtype=torch.int64, device=META)
                 self._note("others", Work(1, _bytes(args[:1]) + self._count_all([indices])))
                 return indices
-        inputs = _tensors((args, kwargs))
+        called, inputs = _signature(function, args, kwargs)
         self._know(inputs)
-        called = _signature(function, args, kwargs, inputs)
         call = self._calls.get(called)
         output = call.repeated(inputs) if call and call.results else function(*args, **kwargs)
         made = _tensors(output)
@@ -152,8 +154,11 @@ class Ledger(TorchDispatchMode):
         new = self._count_all(made)
         if call is None:
             work = self._work(function, args, kwargs, inputs, output, new)
-            resized = called != _signature(function, args, kwargs, inputs)
-            results = None if resized else _results(inputs, output)
+            resized = called != _signature(function, args, kwargs)[0]
+            written = tree_leaves(_written(function._schema, args, kwargs))
+            # What lies on the CPU, such as a count of steps, is written each time
+            repeats = not resized and all(one is None or one.is_meta for one in written)
+            results = _results(inputs, output) if repeats else None
             call = self._calls[called] = _Call(results, isinstance(output, tuple | list), work)
         if call.work:
             self._note(kind_of(function), call.work)
@@ -178,16 +183,35 @@ class Ledger(TorchDispatchMode):
         self.work[kind] = self.work.get(kind, Work()).plus(work)
 
     def _compute(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Sequence[Tensor]) -> None:
-        """Compute the values of the tensors that a function `made`, if those of its arguments are known."""
+        """Note how to compute the values of the tensors that a function `made`, if those of its arguments are known.
 
-        def value(leaf: Any) -> Any:
-            if isinstance(leaf, Tensor) and leaf.is_meta:
-                return self._values[leaf]
-            return CPU if leaf == META else leaf
+        They are computed at once where it matters when: a call that writes its arguments, after all that has to see
+        what was there before; one that draws random numbers; and one of tensors on the CPU, which others may write."""
+        at_once, known = function._schema.is_mutable or torch.Tag.nondeterministic_seeded in function.tags, True
+        before: list[_Deferred] = []
 
-        if all(one in self._values for one in _tensors((args, kwargs))):
-            found = function(*tree_map(value, args), **tree_map(value, kwargs))
-            self._values.update(zip(made, tree_leaves(found), strict=True))
+        def value(leaf: Any) -> Callable[[], Any]:
+            nonlocal at_once, known
+            if isinstance(leaf, Tensor):
+                if not leaf.is_meta:
+                    at_once = True
+                elif leaf in self._values:
+                    before.append(self._values[leaf].call)
+                    return self._values[leaf].result
+                else:
+                    known = False
+            return lambda: CPU if leaf == META else leaf
+
+        call = _Deferred(function, _later(args, value), _later(kwargs, value), before)
+        if not known:
+            return
+        if function._schema.is_mutable:
+            _make([*self._deferred])
+        self._values.update((one, _Value(call, number)) for number, one in enumerate(made))
+        if at_once:
+            _make([call])
+        else:
+            self._deferred.add(call)
 
     def _know(self, inputs: Iterable[Tensor]) -> None:
         """Note the storages that are older than the ledger, so that a view of one is not counted as new memory."""
@@ -235,6 +259,64 @@ class Sent:
         return
 
 
+class _Deferred:
+    """A call on the CPU that is made when one of its results is read."""
+
+    numbers = itertools.count()
+
+    def __init__(
+        self, function: Any, args: Callable[[], Any], kwargs: Callable[[], Any], before: "list[_Deferred]"
+    ) -> None:
+        """`before`: the calls whose results are among the arguments."""
+        self.number, self.before, self.results = next(self.numbers), before, list[Any]()
+        self._call: Callable[[], Any] | None = lambda: function(*args(), **kwargs())
+
+    def make(self) -> None:
+        """After the calls `before`; once."""
+        assert self._call is not None
+        self.results, self.before = tree_leaves(self._call()), []
+        self._call = None  # nor are its arguments kept
+
+
+class _Value:
+    """The value of a tensor on the meta device: result `number` of a call."""
+
+    def __init__(self, call: _Deferred, number: int) -> None:
+        self.call, self.number = call, number
+
+    def read(self) -> Tensor:
+        _make([self.call])
+        return self.result()
+
+    def result(self) -> Tensor:
+        """After the call was made."""
+        value: Tensor = self.call.results[self.number]
+        return value
+
+
+def _make(calls: list[_Deferred]) -> None:
+    """Make calls and all that they depend on, in the order in which the code made them."""
+    needed: dict[int, _Deferred] = {}
+    while calls:
+        one = calls.pop()
+        if not one.results and one.number not in needed:
+            needed[one.number] = one
+            calls += one.before
+    for _, one in sorted(needed.items()):
+        one.make()
+
+
+def _later(tree: Any, leaf_of: Callable[[Any], Callable[[], Any]]) -> Callable[[], Any]:
+    """What makes arguments again, each leaf by what `leaf_of` it returns."""
+    if isinstance(tree, tuple | list):
+        parts = [_later(one, leaf_of) for one in tree]
+        return lambda: [part() for part in parts]
+    if isinstance(tree, dict):
+        named = {name: _later(one, leaf_of) for name, one in tree.items()}
+        return lambda: {name: part() for name, part in named.items()}
+    return leaf_of(tree)
+
+
 def _written(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """The arguments that a function writes in place."""
     named = {argument.name: argument for argument in schema.arguments if argument.alias_info}
@@ -280,16 +362,18 @@ class _Call(NamedTuple):
         return made if self.several else made[0]
 
 
-def _signature(function: Any, args: Any, kwargs: dict[str, Any], inputs: Sequence[Tensor]) -> tuple[Any, ...]:
+def _signature(function: Any, args: Any, kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], list[Tensor]]:
     """What the result and the work of a call depend on: its arguments, tensors by their form, and which are the same.
+    Beside it, all tensors on the meta device among the arguments.
 
     Types stand beside numbers, as 1 == 1.0 == True. The seed of a kernel's dropout is left out."""
-    places: dict[tuple[Any, ...], int] = {}
-    same = tuple(places.setdefault(_location(one), number) for number, one in enumerate(inputs))
-    seed = _seed_at(function)
+    seed, inputs = _seed_at(function), list[Tensor]()
     if seed is not None:
         args = *args[:seed], *args[seed + 1 :]
-    return function, same, _form(args), _form(tuple(kwargs.items()))
+    forms = _form(args, inputs), _form(tuple(kwargs.items()), inputs)
+    places: dict[tuple[Any, ...], int] = {}
+    same = tuple([places.setdefault(_location(one), number) for number, one in enumerate(inputs)])
+    return (function, same, forms), inputs
 
 
 @functools.cache
@@ -297,11 +381,14 @@ def _seed_at(function: Any) -> int | None:
     return next((number for number, one in enumerate(function._schema.arguments) if one.name == "seed"), None)
 
 
-def _form(tree: Any) -> Any:
+def _form(tree: Any, found: list[Tensor]) -> Any:
+    """`_tensors` are added to those `found`."""
     if isinstance(tree, Tensor):
+        if tree.is_meta:
+            found.append(tree)
         return tree.shape, tree.stride(), tree.dtype, tree.device
     if isinstance(tree, tuple | list):
-        return tuple(map(_form, tree))
+        return tuple([_form(one, found) for one in tree])
     return type(tree), tree
 
 

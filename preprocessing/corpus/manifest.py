@@ -184,7 +184,7 @@ class Manifest:
         for begin in range(0, count, _BLOCKS_AT_ONCE):
             some = slice(begin, begin + _BLOCKS_AT_ONCE)
             more = self.index.chunks[some] - blocks["documents"][some, None]
-            wrong = (more < 0) | (more > blocks["tokens"][some, None] // steps)
+            wrong = (more < 0) | (more * steps > blocks["tokens"][some, None])
             look(wrong.any(axis=1), shard_of[some], f"{INDEX} has an impossible number of chunks")
         if found:
             shard, fault = min(found, key=lambda one: one[0])  # the first fault of the first shard that has any

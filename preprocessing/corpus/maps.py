@@ -13,6 +13,7 @@ import fcntl
 import mmap
 import os
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -56,3 +57,20 @@ def read_ahead(mapped: mmap.mmap, start: int, stop: int) -> None:
     start -= start % mmap.PAGESIZE
     address = ctypes.addressof(cast("ctypes.Array[ctypes.c_char]", mapped))
     _LIBC.madvise(address + start, stop - start, mmap.MADV_WILLNEED)
+
+
+def read_parts(path: str, begins: Sequence[int], sizes: Sequence[int]) -> tuple[list[bytes], int]:
+    """Bytes begins[i]..begins[i] + sizes[i] of a file, and its size; a part is shorter where the file ends before.
+
+    A few bytes of each of many files cost a third of what maps of them do. The kernel is asked for all parts of the
+    file before the first is read, so that a disk reads them together. Raises OSError.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        parts = [*zip(begins, sizes, strict=True)]
+        if hasattr(os, "posix_fadvise"):  # macOS has none
+            for begin, size in parts:
+                os.posix_fadvise(descriptor, begin, size, os.POSIX_FADV_WILLNEED)
+        return [os.pread(descriptor, size, begin) for begin, size in parts], os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)

@@ -130,14 +130,17 @@ class Corpus:
         return kept(name, self.blocks, lambda: self._count_chunks(longest)).astype(np.int64)
 
     def _count_chunks(self, longest: int) -> NDArray[np.uint32]:
-        """`chunk_counts` by the lengths of all documents; one shard after another is mapped for it."""
+        """`chunk_counts` by the lengths of all documents, whose offsets are read without verifying them.
+
+        Pages are verified only where lengths cannot be right, since this reads a little of each of many pages.
+        """
         if self.blocks > _MANY_BLOCKS:
             log.info("%s: reads the lengths of all documents, since its index has none for %d", self.location, longest)
         counts, read, begin = np.empty(self.blocks, np.uint32), list[bytes](), 0
+        sizes = 8 * (np.diff(self.block_documents) + 1)
         for name, (first, stop) in zip(self._names, pairwise(self._first_block.tolist()), strict=True):
             if first < stop:
-                read.append(self._offsets(first, stop))
-                self._files.release(name)
+                read += self._files.read(name, self._offsets_at[first:stop].tolist(), sizes[first:stop].tolist())
             if begin < stop and (stop == self.blocks or self._first[stop] - self._first[begin] >= _DOCUMENTS_AT_ONCE):
                 counts[begin:stop] = self._chunks_by_offsets(b"".join(read), begin, stop, longest)
                 read, begin = [], stop
@@ -164,23 +167,8 @@ class Corpus:
         """Read everything once; raises `UserError` for the first page that was altered."""
         self._pages.verify()
 
-    def _offsets(self, first: int, stop: int) -> bytes:
-        """`block_offsets` of the blocks first..stop of one shard, one after the other, without verifying them."""
-        mapped, begins = self.map(first), self._offsets_at[first:stop]
-        ends = begins + 8 * (np.diff(self.block_documents[first : stop + 1]) + 1)
-        ranges = [*zip(begins.tolist(), ends.tolist(), strict=True)]
-        ahead = 0
-        for begin, end in ranges:
-            if end > ahead:  # not in a page that was asked for
-                read_ahead(mapped, begin, end)
-                ahead = end + -end % mmap.PAGESIZE
-        return b"".join([mapped[begin:end] for begin, end in ranges])
-
     def _chunks_by_offsets(self, read: bytes, first: int, stop: int, longest: int) -> NDArray[np.int64]:
-        """`chunk_counts` of the blocks first..stop, by their `_offsets`.
-
-        Pages are verified only where lengths cannot be right, since this reads a little of each of many pages.
-        """
+        """`chunk_counts` of the blocks first..stop, by their offsets one after the other."""
         documents, offsets = np.diff(self.block_documents[first : stop + 1]), np.frombuffer(read, np.int64)
         ends = np.cumsum(documents + 1)
         lengths = np.delete(np.diff(offsets), ends[:-1] - 1)  # not from one block to the next

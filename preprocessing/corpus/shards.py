@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from reread.preprocessing.corpus.index import PAGE, page_count
 from reread.preprocessing.corpus.job import trusting
-from reread.preprocessing.corpus.maps import map_file, read_ahead
+from reread.preprocessing.corpus.maps import map_file, read_ahead, read_parts
 from reread.preprocessing.errors import UserError
 
 _PAGES_AT_ONCE = 128
@@ -81,7 +81,7 @@ class ShardFiles:
         mapped = self._maps.get(name)
         if mapped is None:
             if sum(len(files._maps) for files in _MAPPING) >= _most_maps():
-                self.release(next(iter(self._maps), name))
+                self._maps.pop(next(iter(self._maps), name), None)  # unmapped once nobody uses its bytes
             try:
                 mapped = map_file(self.folder / name)
             except OSError as error:
@@ -93,19 +93,24 @@ class ShardFiles:
             self._maps[name] = mapped
         return mapped
 
-    def release(self, name: str) -> None:
-        """Unmap a shard as soon as nobody uses its bytes; `map` maps it again."""
-        self._maps.pop(name, None)
+    def read(self, name: str, begins: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        """Bytes begins[i]..begins[i] + sizes[i] of a shard, without mapping it; raises `UserError` as `map` does."""
+        try:
+            parts, size = read_parts(f"{self.folder}/{name}", begins, sizes)
+        except OSError as error:
+            self._check_size(name, self._size_on_disk(name))
+            raise UserError(f"{self.folder / name}: cannot be read ({error.strerror})", error) from None
+        self._check_size(name, size)
+        return parts
 
     def _size_on_disk(self, name: str) -> int | None:
         """Bytes of a shard; None if it is missing."""
-        path = self.folder / name
         try:
-            return path.stat().st_size
+            return os.stat(f"{self.folder}/{name}").st_size
         except (FileNotFoundError, ValueError):  # or no file can have such a name
             return None
         except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})", error) from None
+            raise UserError(f"{self.folder / name}: cannot be read ({error.strerror})", error) from None
 
     def _check_size(self, name: str, found: int | None) -> None:
         if found != self._sizes[name]:

@@ -334,9 +334,10 @@ def test_machines_are_full() -> None:
 
 
 def test_calls_that_are_alike_are_made_once(monkeypatch) -> None:
-    """Further layers ask torch for no more than the first three, and nothing differs from asking for each call."""
+    """Further layers ask torch for no more than the first three, another rehearsal for nothing, and nothing differs
+    from asking for each call."""
     asked: list[Any] = []
-    work_of = rehearsal.work_of
+    work_of, signature = rehearsal.work_of, rehearsal._signature
     monkeypatch.setattr(rehearsal, "work_of", lambda *given: asked.append(given[0]) or work_of(*given))
 
     def of(layers: int) -> tuple[Footprint, int]:
@@ -345,12 +346,54 @@ def test_calls_that_are_alike_are_made_once(monkeypatch) -> None:
         values["model"] |= {"num_hidden_layers": layers, "vocab_size": 100}
         return rehearsed(values, 100), len(asked)
 
-    few, many = of(3), of(6)
-    assert few[1] == many[1]
-    monkeypatch.setattr(rehearsal, "_signature", lambda *_: (object(),))
+    found = []
+    for layers in (3, 6):
+        monkeypatch.setattr(rehearsal.Ledger, "_calls", {})
+        found.append(of(layers))
+    few, many = found
+    assert few[1] == many[1] > 0
+    assert of(6) == (many[0], 0)
+    monkeypatch.setattr(rehearsal, "_signature", lambda *given: (object(), signature(*given)[1]))
     one_by_one = of(6)
     assert one_by_one[0] == many[0]
     assert one_by_one[1] > 2 * many[1]
+
+
+def test_what_a_call_writes_on_the_cpu_is_written_each_time() -> None:
+    """As an optimiser's count of steps is, of each group and in each rehearsal."""
+    for _ in range(2):
+        steps = [torch.zeros(()), torch.zeros(())]
+        with rehearsal.Ledger():
+            for _ in range(2):
+                torch._foreach_add_(steps, 1)
+        assert [step.item() for step in steps] == [2, 2]
+
+
+def test_values_that_are_read_are_those_of_the_cpu() -> None:
+    """Also where they are computed after what they follow from was written."""
+
+    def values(device: str) -> list[Any]:
+        numbers = torch.arange(6, device=device)
+        before, end = numbers + 1, numbers[2:]
+        largest = end.max(dim=0)
+        end.add_(10)
+        is_small, after = numbers < 12, end * 2
+        numbers[is_small] = 0
+        numbers.mul_(before)
+        read = [before, end, is_small, after, largest.indices, numbers, torch.tensor([3, 1]).to(device).cumsum(0)]
+        return [*(one.cpu().tolist() for one in read), numbers.sum().item(), bool(is_small.all())]
+
+    with rehearsal.Ledger():
+        assert values("meta") == values("cpu")
+
+
+def test_values_that_nobody_reads_are_not_computed() -> None:
+    with rehearsal.Ledger() as ledger:
+        places = torch.arange(1 << 50, device="meta")  # 8 petabytes
+        near = places * places > 5
+        assert ledger.live >= near.nbytes
+        del places, near
+        assert torch.ones(3, dtype=torch.int64, device="meta").add_(1).sum().item() == 6
 
 
 def pretended(state_gib: float, row_gib: float, monkeypatch, operations: int = 0) -> list[int]:

@@ -16,6 +16,7 @@ from reread.preprocessing import arrays
 from reread.preprocessing.corpus import FORMAT_VERSION, INDEX, PAGE, Corpus, Manifest, ShardWriter, reader
 from reread.preprocessing.corpus import shards as shards_module
 from reread.preprocessing.corpus.index import CHUNK_LENGTHS, chunk_counts
+from reread.preprocessing.corpus.job import opening
 from reread.preprocessing.errors import UserError
 from reread.training.data.kinds import KINDS
 from tests.corpora import SPECIAL, make_corpus
@@ -228,16 +229,40 @@ def test_the_chunks_of_each_block_are_known_without_reading_it(
 def test_the_chunks_of_several_shards_are_counted_together(
     large: Path, at_once: int, computed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pages of offsets are asked for once: those of a block are less than one."""
-    calls, asked = [], []
-    count, read_ahead = reader.chunk_counts, reader.read_ahead
+    """Each is opened once, of which the offsets are read, and mapped by nobody."""
+    calls, read = [], []
+    count, read_parts = reader.chunk_counts, shards_module.read_parts
     monkeypatch.setattr(reader, "_DOCUMENTS_AT_ONCE", at_once)
     monkeypatch.setattr(reader, "chunk_counts", lambda *given: calls.append(given) or count(*given))
-    monkeypatch.setattr(reader, "read_ahead", lambda *given: asked.append(given) or read_ahead(*given))
+    monkeypatch.setattr(shards_module, "read_parts", lambda *given: read.append(given) or read_parts(*given))
+    monkeypatch.setattr(shards_module, "map_file", None)
     corpus = Corpus(large)
     assert corpus.chunk_counts(300).tolist() == [100 * (1 + -(-700 // 263))] * 6
     assert len(calls) == computed
-    assert len(asked) <= corpus.blocks
+    at = corpus.manifest.index.blocks["offsets_at"].tolist()
+    expected = [(f"{large}/train-0000{shard}.tar", at[3 * shard :][:3], [8 * 101] * 3) for shard in range(2)]
+    assert read == expected
+
+
+@pytest.mark.parametrize(
+    ("kept", "state"), [(None, "missing"), (5000, "5000 bytes long"), (-100, "long"), ("x", "cannot be read")]
+)
+def test_a_shard_that_is_not_as_it_was_written_is_one_line_when_chunks_are_counted(
+    large: Path, tmp_path: Path, kept: int | str | None, state: str
+) -> None:
+    """Also of a process that relies on another's look at its size."""
+    folder = shutil.copytree(large, tmp_path / "corpus")
+    with opening(tmp_path, trusting=True):
+        corpus = Corpus(folder)
+    path = folder / "train-00001.tar"
+    content = path.read_bytes()
+    path.unlink()
+    if kept == "x":
+        path.symlink_to(path)
+    elif kept is not None:
+        path.write_bytes(content[:kept])
+    with pytest.raises(UserError, match=rf"train-00001\.tar: .*{state}"):
+        corpus.chunk_counts(300)
 
 
 def test_the_header_of_an_array_is_parsed_once_for_all_corpora(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
