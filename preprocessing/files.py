@@ -37,14 +37,21 @@ def unfinished(path: Path) -> Path:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write under a temporary name, sync and rename, so that `path` holds either all of its old or all of its new data.
+    """Write all of a file, as `replaced` does."""
+    with replaced(path) as file:
+        file.write(data)
 
-    After an error the temporary file is removed.
+
+@contextmanager
+def replaced(path: Path) -> Iterator[IO[bytes]]:
+    """Yields a file under a temporary name, which is synced and renamed when the block ends.
+
+    So `path` holds either all of its old or all of its new data. After an error the temporary file is removed.
     """
     temporary = unfinished(path)
     try:
         with synced(temporary) as file:
-            file.write(data)
+            yield file
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):

@@ -10,9 +10,10 @@ from tarfile import BLOCKSIZE
 
 import numpy as np
 from isal.isal_zlib import crc32
+from numpy.typing import NDArray
 
 from benchmarks.random_corpus import SPECIAL
-from reread.preprocessing.corpus import PAGE, Manifest, Shard, WrittenShard
+from reread.preprocessing.corpus import PAGE, Manifest, Shard, WrittenShard, write_lengths
 from reread.preprocessing.corpus.index import BLOCK, CHUNK_LENGTHS, CorpusIndex, chunk_counts, page_count
 
 BLOCK_TOKENS = 1 << 18
@@ -26,16 +27,18 @@ def sparse_corpus(folder: Path, shards: int, blocks: int = 111) -> Path:
     """`shards` shards of `blocks` blocks for training (87 MB of 111 blocks), and one a hundred that is held out."""
     folder.mkdir(parents=True)
     held_out = max(1, shards // 100)
-    written = [_shard(folder, "train", number, blocks) for number in range(shards)]
-    written += [_shard(folder, "validation", number, blocks) for number in range(held_out)]
+    numbers = [("train", number) for number in range(shards)] + [("validation", number) for number in range(held_out)]
+    written, lengths = zip(*(_shard(folder, split, number, blocks) for split, number in numbers), strict=True)
     tokenizer = {"fingerprint": folder.name, "type": "wordpiece", "vocab_size": 1000}
     tokenizer |= {name: number + 1 for name, number in SPECIAL.items()}  # 0 is a token of text
     statistics = {"han_tokens": 0, "han_tokens_in_multi_token_words": 0}
-    Manifest.of(tokenizer, "uint16", written, statistics=statistics).write(folder)
+    checksum = write_lengths(folder, lengths, sum(map(len, lengths)))
+    Manifest.of(tokenizer, "uint16", written, statistics=statistics, lengths=checksum).write(folder)
     return folder
 
 
-def _shard(folder: Path, split: str, number: int, blocks: int) -> WrittenShard:
+def _shard(folder: Path, split: str, number: int, blocks: int) -> tuple[WrittenShard, NDArray[np.uint32]]:
+    """The shard, and the tokens of each of its documents."""
     rng = np.random.default_rng(number)
     cuts = np.sort(rng.integers(1, BLOCK_TOKENS, (blocks, DOCUMENTS - 1)), axis=1)
     cuts += np.arange(DOCUMENTS - 1)  # no document is empty
@@ -64,4 +67,4 @@ def _shard(folder: Path, split: str, number: int, blocks: int) -> WrittenShard:
     lengths = np.diff(offsets, axis=1)
     chunks = np.stack([chunk_counts(lengths, longest).sum(axis=1) for longest in CHUNK_LENGTHS], axis=1)
     shard = Shard(path.name, split, size, blocks * DOCUMENTS, blocks * tokens, f"{number:032x}", blocks)
-    return WrittenShard(shard, CorpusIndex(rows, chunks.astype(np.uint32), pages))
+    return WrittenShard(shard, CorpusIndex(rows, chunks.astype(np.uint32), pages)), lengths.ravel().astype(np.uint32)

@@ -2,7 +2,8 @@
 
     FOLDER/reread-cache-UID/                  a folder of this user's (`own_folder`), the only one that is written to
         <MD5 of a manifest>/                  manifest.json, index.npz and tokenizer/ of that corpus
-        <MD5 of a manifest>/shards/           its shards or stretches of them; a file is complete or does not exist
+        <MD5 of a manifest>/shards/           its shards or stretches of them, and lengths.npy once it was needed; a
+                                              file is complete or does not exist
         .index                                the names of the files that were added, one a line
         .lock, .lock-NN                       held while room is made, and while a file is fetched (filelock)
         .used                                 an upper bound of the bytes in the folder

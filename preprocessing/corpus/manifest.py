@@ -1,13 +1,14 @@
-"""`manifest.json`, which lists what a corpus consists of; `index.npz` beside it locates each block of documents."""
+"""`manifest.json`, which lists what a corpus consists of; `index.npz` beside it locates each block of documents, and
+`lengths.npy` has the length of each document."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache, cached_property
 from hashlib import md5
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,14 @@ class WrittenShard:
         return cls(Shard(**{name: value for name, value in values.items() if name != "index"}), index)
 
 
+class Run(NamedTuple):
+    """Shards of one split that follow each other: their blocks and pages in the index, and their documents."""
+
+    blocks: slice
+    pages: slice
+    documents: slice
+
+
 @dataclass(frozen=True)
 class Manifest:
     """The content of `manifest.json`."""
@@ -80,6 +89,8 @@ class Manifest:
     dropped: dict[str, int] = field(default_factory=dict)
     statistics: dict[str, Any] = field(default_factory=dict)
     version: int = FORMAT_VERSION
+    lengths: Count | None = None
+    """The CRC-32 of lengths.npy; None for a corpus of an earlier version, which has no such file."""
     __pydantic_config__ = _NO_OTHER_FIELDS
 
     @classmethod
@@ -98,23 +109,35 @@ class Manifest:
         parts += [f"{shard.split} {shard.documents} {shard.tokens} {shard.md5}" for shard in self.shards]
         return md5("\n".join(parts).encode()).hexdigest()
 
-    def split_index(self, split: str) -> CorpusIndex:
-        """The rows of the index for the shards of a split: views, since `reread preprocess` puts them together."""
-        parts: list[CorpusIndex] = []
-        block = page = 0
+    @property
+    def documents(self) -> int:
+        """Of all splits."""
+        return sum(shard.documents for shard in self.shards)
+
+    def runs(self, split: str) -> Iterator[Run]:
+        """The shards of a split: one run, since `reread preprocess` puts them together."""
+        block = page = document = 0
         for is_wanted, group in groupby(self.shards, lambda shard: shard.split == split):
             run = list(group)
             blocks, pages = sum(shard.blocks for shard in run), sum(page_count(shard.bytes) for shard in run)
+            documents = sum(shard.documents for shard in run)
             if is_wanted:
-                own = slice(block, block + blocks)
-                parts.append(
-                    CorpusIndex(self.index.blocks[own], self.index.chunks[own], self.index.pages[page:][:pages])
+                yield Run(
+                    slice(block, block + blocks), slice(page, page + pages), slice(document, document + documents)
                 )
-            block, page = block + blocks, page + pages
+            block, page, document = block + blocks, page + pages, document + documents
+
+    def split_index(self, split: str) -> CorpusIndex:
+        """The rows of the index for the shards of a split, as views if they are one run."""
+        blocks, chunks, pages = self.index
+        parts = [CorpusIndex(blocks[run.blocks], chunks[run.blocks], pages[run.pages]) for run in self.runs(split)]
         return parts[0] if len(parts) == 1 else CorpusIndex.join(parts)
 
     def write(self, folder: Path) -> None:
-        """Write `folder`/manifest.json and index.npz, with the checksums of `folder`/tokenizer, which must exist."""
+        """Write `folder`/manifest.json and index.npz, with the checksums of `folder`/tokenizer, which must exist.
+
+        lengths.npy is written before (`write_lengths`), and `lengths` is its checksum.
+        """
         values = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "shards"}
         values |= {"index": self.index.write(folder), "shards": [asdict(shard) for shard in self.shards]}
         write_atomically(folder / "manifest.json", add_checksum(folder, {"fingerprint": self.fingerprint, **values}))

@@ -6,16 +6,18 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reread.preprocessing.corpus.index import CHUNK_LENGTHS, CorpusIndex, chunk_counts, page_count
 from reread.preprocessing.corpus.job import kept, once
+from reread.preprocessing.corpus.lengths import LENGTHS, open_lengths, read_lengths
 from reread.preprocessing.corpus.manifest import Manifest, Shard
 from reread.preprocessing.corpus.maps import read_ahead
 from reread.preprocessing.corpus.shards import CheckedPages, ShardFiles, Stretch
+from reread.preprocessing.errors import DamagedError
 
 log = logging.getLogger("reread")
 
@@ -132,8 +134,12 @@ class Corpus:
     def _count_chunks(self, longest: int) -> NDArray[np.uint32]:
         """`chunk_counts` by the lengths of all documents, whose offsets are read without verifying them.
 
-        Pages are verified only where lengths cannot be right, since this reads a little of each of many pages.
+        Pages are verified only where lengths cannot be right, since this reads a little of each of many pages. A corpus
+        that has its lengths in a file of their own is counted by that, of which all is verified.
         """
+        if self.manifest.lengths is not None:
+            with self._open_lengths(self.manifest.lengths) as file:
+                return self._chunks_by_lengths(file, longest)
         if self.blocks > _MANY_BLOCKS:
             log.info("%s: reads the lengths of all documents, since its index has none for %d", self.location, longest)
         counts, read, begin = np.empty(self.blocks, np.uint32), list[bytes](), 0
@@ -164,8 +170,34 @@ class Corpus:
         read_ahead(self.map(number), int(self.ids_at[number]), stop)
 
     def verify(self) -> None:
-        """Read everything once; raises `UserError` for the first page that was altered."""
+        """Read everything once; raises `UserError` for the first page that was altered, or altered lengths."""
         self._pages.verify()
+        if self.manifest.lengths is not None:
+            self._open_lengths(self.manifest.lengths).close()
+
+    def _open_lengths(self, checksum: int) -> IO[bytes]:
+        """lengths.npy, verified."""
+        return open_lengths(self.folder, self.manifest.documents, checksum)
+
+    def _chunks_by_lengths(self, file: IO[bytes], longest: int) -> NDArray[np.uint32]:
+        """`chunk_counts` by lengths.npy, some blocks after the others."""
+        counts, begin = np.empty(self.blocks, np.uint32), 0
+        for run in self.manifest.runs(self.split):
+            before = run.documents.start - self._first[begin]
+            """Documents of other splits before those of this run."""
+            end = begin + run.blocks.stop - run.blocks.start
+            while begin < end:
+                most = self._first[begin] + _DOCUMENTS_AT_ONCE
+                stop = min(end, max(begin + 1, bisect_right(self._first, most) - 1))
+                borders = self.block_documents[begin : stop + 1] - self._first[begin]
+                lengths = read_lengths(file, before + self._first[begin], before + self._first[stop]).astype(np.int64)
+                if (_sums(lengths, borders) != np.diff(self.block_tokens[begin : stop + 1])).any():
+                    raise DamagedError(
+                        f"{self.folder}: {LENGTHS} belongs to other shards; run `reread preprocess` again"
+                    )
+                counts[begin:stop] = _sums(chunk_counts(lengths, longest), borders)
+                begin = stop
+        return counts
 
     def _chunks_by_offsets(self, read: bytes, first: int, stop: int, longest: int) -> NDArray[np.int64]:
         """`chunk_counts` of the blocks first..stop, by their offsets one after the other."""
@@ -173,12 +205,9 @@ class Corpus:
         ends = np.cumsum(documents + 1)
         lengths = np.delete(np.diff(offsets), ends[:-1] - 1)  # not from one block to the next
         borders = np.append(0, np.cumsum(documents))
-
-        def sums(values: NDArray[Any]) -> NDArray[np.int64]:
-            return np.diff(np.append(0, np.cumsum(values))[borders])
-
-        counts, tokens = sums(chunk_counts(lengths, longest)), np.diff(self.block_tokens[first : stop + 1])
-        wrong = (offsets[ends - documents - 1] != 0) | (sums(lengths <= 0) > 0) | (sums(lengths) != tokens)
+        counts, tokens = _sums(chunk_counts(lengths, longest), borders), np.diff(self.block_tokens[first : stop + 1])
+        wrong = offsets[ends - documents - 1] != 0
+        wrong |= (_sums(lengths <= 0, borders) > 0) | (_sums(lengths, borders) != tokens)
         for one in np.flatnonzero(wrong).tolist():
             counts[one] = chunk_counts(np.diff(self.block_offsets(first + one)), longest).sum()  # verified
         return counts
@@ -192,6 +221,11 @@ class Corpus:
         values = np.frombuffer(self.map(number), dtype, stop - start, begin)
         values.flags.writeable = False
         return values
+
+
+def _sums(values: NDArray[Any], borders: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[n]: the sum of `values` from each of the `borders` [n + 1] to the next."""
+    return np.diff(np.append(0, np.cumsum(values))[borders])
 
 
 def whole_shards(shards: list[Shard], pages: NDArray[np.uint32]) -> list[Stretch]:

@@ -29,6 +29,7 @@ from reread.preprocessing.corpus.address import RemoteFolder, check_name
 from reread.preprocessing.corpus.cache import SHARDS, Cache, CacheSettings
 from reread.preprocessing.corpus.checksums import LARGEST, TOKENIZER_FILES, has_valid_checksum
 from reread.preprocessing.corpus.index import INDEX, PAGE, CorpusIndex, page_count
+from reread.preprocessing.corpus.lengths import LENGTHS, is_whole, lengths_bytes
 from reread.preprocessing.corpus.manifest import Shard, index_bytes
 from reread.preprocessing.corpus.maps import read_ahead
 from reread.preprocessing.corpus.own_folder import open_own
@@ -152,6 +153,36 @@ class FetchedShards(ShardFiles):
     def read(self, name: str, begins: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
         mapped = self.map(name)  # a file that is not in use could be deleted
         return [mapped[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
+
+    def open_lengths(self, documents: int, checksum: int) -> IO[bytes]:
+        """lengths.npy, which is fetched unless the cache has it as it was written."""
+        path, location, size = self.folder / LENGTHS, self._source.location(LENGTHS), lengths_bytes(documents)
+
+        def write(file: IO[bytes]) -> None:
+            def download() -> None:
+                file.seek(0)
+                found = 0
+                for data in self._source.chunks(LENGTHS, 0, size):
+                    file.write(data)
+                    found = crc32(data, found)
+                if found != checksum:
+                    raise DamagedError("altered since it was written (its checksum differs)")
+
+            retried(download, self._tries, location, lambda error: unreadable(location, error, self._tries))
+
+        def once() -> IO[bytes]:
+            with self._cache.fetching(path):
+                if self._cache.has(path, size):
+                    file = open_own(path)  # it may be deleted from now on
+                    if is_whole(file, documents, checksum):
+                        return file
+                    file.close()
+                    log.info("%s: altered since it was kept there; fetched again", path)
+                path.unlink(missing_ok=True)
+                self._cache.add(path, size, write)
+                return open_own(path)
+
+        return retried(once, self._tries, location, lambda error: no_room(self._cache, location, error, self._tries))
 
     def repair(self, name: str) -> None:
         stretch, path = self._stretches[name], self.folder / name
@@ -337,14 +368,18 @@ class RemoteCorpus(Corpus):
         self._fetched.ask(self._names_of(first, stop))
 
     def _count_chunks(self, longest: int) -> NDArray[np.uint32]:
-        if not self._fits:
-            raise UserError(
-                f"{self._address}: its index has no chunks of {longest} tokens, so all of its shards would have to be "
-                "read first; set sequence_length to 128, 256, 512 or 1024, or data.cache.size to the size of the whole "
-                "corpus"
-            )
-        self._fetched.ask(self._names)
+        if self.manifest.lengths is None:
+            if not self._fits:
+                raise UserError(
+                    f"{self._address}: its index has no chunks of {longest} tokens, so all of its shards would have to "
+                    "be read first; set sequence_length to 128, 256, 512 or 1024, or data.cache.size to the size of "
+                    "the whole corpus"
+                )
+            self._fetched.ask(self._names)
         return super()._count_chunks(longest)
+
+    def _open_lengths(self, checksum: int) -> IO[bytes]:
+        return self._fetched.open_lengths(self.manifest.documents, checksum)
 
     def verify(self) -> None:
         self.use([])

@@ -87,6 +87,7 @@ class ShardWriter:
         self._block_tokens = block_tokens
         self._blocks: list[tuple[int, ...]] = []
         self._chunks: list[list[int]] = []
+        self._lengths: list[NDArray[np.uint32]] = []
         self._ids: list[NDArray[Any]] = []
         self._flags: list[NDArray[np.uint8]] = []
         self._pending = 0
@@ -100,6 +101,11 @@ class ShardWriter:
         self._pending += len(ids)
         if self._pending >= self._block_tokens:
             self._write_block()
+
+    @property
+    def lengths(self) -> NDArray[np.uint32]:
+        """[documents]: the tokens of each document, once the shard is closed; for `write_lengths`."""
+        return np.concatenate(self._lengths)
 
     def close(self) -> WrittenShard:
         if self._ids:
@@ -117,6 +123,7 @@ class ShardWriter:
         starts = [self._tar.add(f"{prefix}.{name}.npy", array) for name, array in zip(_MEMBERS, arrays, strict=True)]
         self._blocks.append((len(self._ids), int(offsets[-1]), *starts))
         self._chunks.append([int(chunk_counts(lengths, longest).sum()) for longest in CHUNK_LENGTHS])
+        self._lengths.append(lengths.astype(np.uint32))
         self._ids, self._flags, self._pending = [], [], 0
 
 

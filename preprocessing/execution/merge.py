@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from reread.preprocessing.corpus import Manifest, WrittenShard, format_version
+from reread.preprocessing.corpus import Manifest, WrittenShard, format_version, write_lengths
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.execution.evaluation import EXAMPLES
 from reread.preprocessing.execution.stages import STAGES, token_dtype
@@ -33,16 +33,17 @@ def listed(counts: dict[str, int]) -> str:
 
 
 def merge(work: Work) -> Manifest:
-    """The manifest of the corpus; raises `UserError` if it has no token."""
+    """The manifest of the corpus, of which lengths.npy is written; raises `UserError` if it has no token."""
     # The shards, in the order of their splits
     read, encoded = list(work.part_results("read")), list(work.part_results("encode"))
-    shards = [
-        WrittenShard.from_json(shard)
+    of_part = [
+        (part, WrittenShard.from_json(shard))
         for split in ("train", "validation")
-        for result in encoded
+        for part, result in enumerate(encoded)
         for shard in result["shards"]
         if shard["split"] == split
     ]
+    shards = [one for _, one in of_part]
     if not shards:
         raise UserError(f"{work.output}: the tokenizer left no token of any document; is it one for this language?")
     # Documents, tokens and dropped documents by source, and in all
@@ -60,11 +61,13 @@ def merge(work: Work) -> Manifest:
     sums = {name: _sum(result[name] for result in encoded) for name in ("counts", "word_tokens", "document_tokens")}
     unknown = sum((Counter(result["unknown_characters"]) for result in encoded), Counter())
     # All of it by its names in the manifest
+    lengths = (work.array("encode", part, one.shard.split) for part, one in of_part)
     return Manifest.of(
         {**work.tokenizer.describe(), **work.new_rows},
         token_dtype(work.tokenizer),
         shards,
         version=format_version(work.settings.clean.simplify),
+        lengths=write_lengths(work.output, lengths, sum(one.shard.documents for one in shards)),
         sources=[
             {
                 **source,

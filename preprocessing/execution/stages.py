@@ -174,7 +174,8 @@ def _vocabulary(work: Work, number: int, writer: TaskWriter) -> dict[str, Any]:
 
 
 def _encode(work: Work, number: int, writer: TaskWriter) -> dict[str, Any]:
-    """Encode the documents of part `number` that are kept; writes a shard for each split."""
+    """Encode the documents of part `number` that are kept; writes a shard for each split, and saves the tokens of each
+    document under the name of its split."""
     table = work.documents(number)
     held_out = work.held_out(table).tolist()
     sizes, sources = table["bytes"].tolist(), table["source"].tolist()
@@ -205,8 +206,11 @@ def _encode(work: Work, number: int, writer: TaskWriter) -> dict[str, Any]:
             count["characters"] += len(text)
             count["tokens"] += len(ids)
         advance(sum(sizes[document] for document, _ in batch))
+    shards = [writers[split].close().to_json() for split in sorted(writers)]
+    for split in sorted(writers):
+        writer.save(split, writers[split].lengths)
     return {
-        "shards": [writers[split].close().to_json() for split in sorted(writers)],
+        "shards": shards,
         "sources": counts,
         "counts": encoder.counts,
         "word_tokens": encoder.word_tokens,

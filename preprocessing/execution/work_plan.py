@@ -23,6 +23,7 @@ from pydantic import ValidationError
 
 from reread.preprocessing.config import PreprocessSettings
 from reread.preprocessing.corpus import Manifest, format_version
+from reread.preprocessing.corpus.lengths import open_lengths
 from reread.preprocessing.errors import DamagedError, UserError
 from reread.preprocessing.execution.attempts import remove_abandoned, temporary_folder
 from reread.preprocessing.execution.evaluation import find_evaluation_files
@@ -35,7 +36,7 @@ from reread.preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger("reread")
 
-VERSION = 6
+VERSION = 7
 """The version of the work folder's format. Work that was begun with another version is begun again."""
 WORK, LOCK, RECORD = ".work", ".lock", "preprocess.json"
 _PATIENCE = 2.0
@@ -141,6 +142,8 @@ def finished(output: Path, identity: dict[str, Any]) -> Manifest | None:
     _check_same(output, identity)
     try:
         manifest = Manifest.read(output)
+        if manifest.lengths is not None:
+            open_lengths(output, manifest.documents, manifest.lengths).close()
     except DamagedError as error:  # a file that cannot be read now may be intact, and raises another error
         log.warning("%s: the corpus is built again", error)
         return None

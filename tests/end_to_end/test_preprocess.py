@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from reread.preprocessing.config import PreprocessSettings
-from reread.preprocessing.corpus import CONTINUES_WORD, Corpus, Manifest
+from reread.preprocessing.corpus import CONTINUES_WORD, LENGTHS, Corpus, Manifest
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.execution.build import build, missing_stages
 from reread.preprocessing.text import dedup
@@ -70,7 +70,8 @@ def test_the_number_of_key_ranges_changes_nothing(
 def test_nothing_but_the_corpus_is_left_in_the_folder(corpus: Path) -> None:
     shards = Manifest.read(corpus).shards
     assert all(shard.documents for shard in shards)
-    expected = {"manifest.json", "index.npz", "preprocess.json", "tokenizer", "report.md", "problems.jsonl"}
+    expected = {"manifest.json", "index.npz", "lengths.npy", "preprocess.json", "tokenizer"}
+    expected |= {"report.md", "problems.jsonl"}
     assert {path.name for path in corpus.iterdir()} == expected | {shard.name for shard in shards}
 
 
@@ -319,3 +320,19 @@ def test_chinese_novels(tmp_path: Path) -> None:
     assert statistics["documents"] == 3
     assert 2_200_000 < statistics["tokens"] < 2_400_000
     assert 0.6 < statistics["han_tokens_in_multi_token_words"] / statistics["han_tokens"] < 0.85
+
+
+@pytest.mark.parametrize("how", ["altered", "missing"])
+def test_lengths_that_are_not_as_they_were_written_are_made_again(
+    raw: Path, corpus: Path, tmp_path: Path, how: str
+) -> None:
+    make(raw, tmp_path / "corpus")
+    path = tmp_path / "corpus" / LENGTHS
+    splits = [Corpus(corpus, split) for split in ("train", "validation")]
+    lengths = [len(split.document(number)[0]) for split in splits for number in range(split.documents)]
+    assert np.load(path).tolist() == lengths
+    path.write_bytes(path.read_bytes()[:-1] + b"?") if how == "altered" else path.unlink()
+    with pytest.raises(UserError, match=r"lengths\.npy: .*; copy it again, or run `reread preprocess` again"):
+        Corpus(tmp_path / "corpus").chunk_counts(50)
+    make(raw, tmp_path / "corpus")
+    assert contents(tmp_path / "corpus") == contents(corpus)

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-from reread.preprocessing.corpus import Manifest, ShardWriter, remote, retries
+from reread.preprocessing.corpus import LENGTHS, Manifest, ShardWriter, remote, retries, write_lengths
 from reread.preprocessing.corpus.index import PAGE
 from reread.preprocessing.corpus.own_folder import own_folder
 from reread.preprocessing.errors import UserError
@@ -505,3 +505,51 @@ def nothing_remembered() -> Iterator[None]:
     """A process asks for a manifest once."""
     yield
     remote.fetch_folder.cache_clear()
+
+
+@pytest.fixture
+def with_lengths(folder: Path, tmp_path: Path) -> Path:
+    """The corpus with lengths.npy; its documents have 2000 tokens each."""
+    copy, manifest = shutil.copytree(folder, tmp_path / "with-lengths"), Manifest.read(folder)
+    checksum = write_lengths(copy, [np.full(manifest.documents, 2000)], manifest.documents)
+    replace(manifest, lengths=checksum).write(copy)
+    return copy
+
+
+def test_rows_of_any_length_need_the_lengths_and_no_whole_corpus(
+    with_lengths: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file is fetched when a length needs it, and again if it was altered in the cache or had to make room."""
+    monkeypatch.setattr(retries, "_FIRST_WAIT", 0.0)
+    part, size = cache(tmp_path / "cache", 30 * PAGE), (with_lengths / LENGTHS).stat().st_size
+    with serving(with_lengths) as server, caplog.at_level("INFO", logger="reread"):
+        opened(server.address, **part)
+        assert LENGTHS not in server.asked
+        server.faults[LENGTHS] = ["flip", 500]
+        local, there = (opened(where, sequence_length=200, **part) for where in (with_lengths, server.address))
+        assert server.asked[LENGTHS] == [(0, size), (0, 0), (0, size)] and not server.shards_asked()
+        assert there.fingerprint == local.fingerprint and len(there) == len(local)
+        for length, expected in ((200, 3), (180, 4)):
+            opened(server.address, sequence_length=length, **part)
+            assert len(server.asked[LENGTHS]) == expected
+            (path,) = (tmp_path / "cache").glob(f"*/*/shards/{LENGTHS}")
+            path.write_bytes(bytes(size))
+        assert caplog.text.count(f"{path}: altered since it was kept there; fetched again") == 1
+        for one, other in zip(stretches_of(local, 20), stretches_of(there, 20), strict=True):
+            assert_equal(one, other)
+            assert used(tmp_path / "cache") <= 30 * PAGE
+
+
+def test_lengths_that_cannot_be_fetched_are_one_line(
+    with_lengths: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries, "_FIRST_WAIT", 0.0)
+    with serving(with_lengths) as server:
+        part = cache(tmp_path / "cache", 30 * PAGE)
+        (with_lengths / LENGTHS).write_bytes(bytes((with_lengths / LENGTHS).stat().st_size))
+        with pytest.raises(UserError, match=r"^http.*/lengths\.npy: altered since it .*, after 3 tries; repair"):
+            opened(server.address, sequence_length=200, **part)
+        (with_lengths / LENGTHS).unlink()
+        with pytest.raises(UserError, match=r"^http.*/lengths\.npy: not there, after 3 tries; repair"):
+            opened(server.address, sequence_length=200, **part)
+    assert not [*(tmp_path / "cache").glob(f"*/*/shards/{LENGTHS}*")]
