@@ -5,10 +5,10 @@
 
 Documents are those of a folder, or words drawn at random, the frequent ones often, so that they compress as English
 text does. The folder is measured whenever a task has put a file into it, in a run of its own: the most files of the
-work folder for a part, and the most bytes of the whole folder for a byte of corpus. What a task that compares keys
-writes to files without a name, at most 20 bytes a key, is not among them. CPU seconds with imports, and the peak of
-anonymous memory, are those of another process. `exact` finds equal documents alone, `all` also near-duplicates and
-equal paragraphs.
+work folder for a part, and the most bytes of the whole folder for a byte of corpus. More than 16 MB of keys are also in
+files without a name while a task compares them, at most 335 MB a worker, which are not counted. CPU seconds with
+imports, and the peak of anonymous memory, are those of another process. `exact` finds equal documents alone, `all` also
+near-duplicates and equal paragraphs.
 """
 
 import sys

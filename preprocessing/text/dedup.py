@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ Load = Callable[[], NDArray[Any]]
 """Opens an array of a file, as a view of it."""
 KEYS_PER_RANGE = 1 << 20
 RANGES_PER_TASK = 16
+_IN_MEMORY = 1 << 20
+"""Bytes of a range that are kept in memory; those of a larger one are on disk while its task is done."""
 
 
 def task_count(keys: int) -> int:
@@ -69,7 +71,9 @@ def ranges(
     inner = np.array(bounds[1:-1], np.uint64)
     counts = np.empty((len(files), count), np.int64)
     with ExitStack() as stack:
-        spools = [stack.enter_context(TemporaryFile(buffering=1 << 18, dir=spool)) for _ in range(count)]
+        spools = [
+            stack.enter_context(SpooledTemporaryFile(_IN_MEMORY, buffering=1 << 18, dir=spool)) for _ in range(count)
+        ]
         for part, load in enumerate(files):
             keys = _between(load(), "high", bounds[0], bounds[-1])
             cuts = [0, *np.searchsorted(np.ascontiguousarray(keys["high"]), inner).tolist(), len(keys)]
@@ -78,7 +82,7 @@ def ranges(
                 temporary.write(keys[a:b].data)
         for index, temporary in enumerate(spools):
             temporary.seek(0)
-            yield np.fromfile(temporary, dtype), counts[:, index]
+            yield np.frombuffer(temporary.read(), dtype), counts[:, index]
 
 
 def _later(keys: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:
