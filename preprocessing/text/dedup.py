@@ -1,10 +1,10 @@
 """Exact deduplication: equal MD5s are found range by range, and the first occurrence in source order stays.
 
 Only keys of 20 bytes are moved. Each part writes its distinct keys, sorted. A task takes one section of the key space,
-which is a slice of each part's file, found by bisection. It distributes these keys to ranges on disk and searches one
-range after the other. So memory is bounded by the size of a range, however many keys there are and however often a text
-is repeated, and a task opens each part's file once. The number of ranges and tasks depends on the number of keys and
-changes no result. The band keys of near-duplicates (`minhash`) are divided in the same way.
+which is a slice of each part's file, found by bisection. It distributes these keys to ranges, on disk if they are many,
+and searches one after the other. So memory is bounded by the size of a range, however many keys there are and however
+often a text is repeated, and a task opens each part's file once. The number of ranges and tasks depends on that of keys
+and changes no result. The band keys of near-duplicates (`minhash`) are divided in the same way.
 """
 
 from bisect import bisect_left
@@ -72,7 +72,8 @@ def ranges(
     counts = np.empty((len(files), count), np.int64)
     with ExitStack() as stack:
         spools = [
-            stack.enter_context(SpooledTemporaryFile(_IN_MEMORY, buffering=1 << 18, dir=spool)) for _ in range(count)
+            stack.enter_context(SpooledTemporaryFile(_IN_MEMORY, buffering=1 << 18, dir=str(spool)))
+            for _ in range(count)
         ]
         for part, load in enumerate(files):
             keys = _between(load(), "high", bounds[0], bounds[-1])
