@@ -43,13 +43,10 @@ def preprocess_jobs(settings: SlurmSettings, run: str, stages: list[Stage], argu
     """The jobs that make a corpus: one for each of the `stages`, and the merge. `arguments`: recipe and overrides."""
     array = settings.preprocess
     options = {**_small(settings), "time": _clock(array.hours)}
-    parts = {**options, "array": f"0-{array.array - 1}"}
-    jobs = [
-        Job(run, stage.name, "vocabulary", arguments, settings, options)
-        if stage.is_one_task
-        else Job(run, stage.name, "preprocess", [stage.name, *arguments], settings, parts)
-        for stage in stages
-    ]
+    jobs = []
+    for stage in stages:
+        shares = {"array": f"0-{0 if stage.is_one_task else array.array - 1}"}
+        jobs.append(Job(run, stage.name, "preprocess", [stage.name, *arguments], settings, options | shares))
     return [*jobs, Job(run, "merge", "merge", arguments, settings, options)] if stages else []
 
 

@@ -81,7 +81,7 @@ def _read(work: Work, number: int, writer: TaskWriter) -> dict[str, Any]:
             advance(left)
 
     # Write the text batch by batch, without training documents that contain text of evaluation sets
-    compressor = zstandard.ZstdCompressor(level=1)
+    compressor = zstandard.ZstdCompressor(level=3)
     with writer.text() as file, compressor.stream_writer(file, closefd=False) as stream:
         for batch in batches(cleaned()):
             matches = work.evaluation_runs(text for _, text in batch)
@@ -240,8 +240,9 @@ class Stage:
     """The stage whose keys this one compares; it then has a task for each section of the key space."""
     is_one_task: bool = False
     """Whether there is one task for the whole corpus, instead of one for each part or section of the key space."""
-    last_reader_of: tuple[str, ...] = ()
-    """The stages whose arrays and text of part `number` nobody reads once task `number` of this one is done."""
+    last_reader: str = ""
+    """The stage whose tasks are the last to read files of this one, and remove them: each that of its part, of which it
+    keeps the result, or one task all of them."""
 
     def task_count(self, work: Work) -> int:
         """The number of tasks, which is known once the stages before are done."""
@@ -249,10 +250,24 @@ class Stage:
             return task_count(work.key_count(self.keys_of))
         return 1 if self.is_one_task else work.parts
 
+    def is_done(self, work: Work, number: int) -> bool:
+        """Whether a task is done; its file may have been removed since."""
+        if work.path(self.name, number).exists() or self.is_over(work):
+            return True
+        return bool(self.last_reader) and work.path(self.last_reader, number).exists()
+
+    def is_over(self, work: Work) -> bool:
+        """Whether all tasks are done and their files removed."""
+        reader = STAGES.get(self.last_reader)
+        return reader is not None and reader.is_one_task and work.path(reader.name, 0).exists()
+
     def missing(self, work: Work) -> list[int]:
-        """The numbers of the tasks that are not done; lists the stage's folder once."""
-        folder = work.folder / self.name
-        names = set(os.listdir(folder)) if folder.exists() else set()
+        """The numbers of the tasks that are not done; lists each folder once."""
+        if self.is_over(work):
+            return []
+        # In this order, or a file that goes meanwhile would be in neither
+        folders = [work.folder / name for name in (self.name, self.last_reader) if name]
+        names = {name for folder in folders if folder.exists() for name in os.listdir(folder)}
         return [number for number in range(self.task_count(work)) if f"{number:05d}{SUFFIX}" not in names]
 
     def results(self, work: Work) -> Iterator[dict[str, Any]]:
@@ -274,7 +289,7 @@ _STAGES = (
         lambda settings: bool(settings.dedup.evaluation),
         is_one_task=True,
     ),
-    Stage("read", "reading and cleaning", _read),
+    Stage("read", "reading and cleaning", _read, last_reader="encode"),
     Stage(
         "duplicates",
         "finding duplicate documents",
@@ -282,13 +297,20 @@ _STAGES = (
         lambda settings: settings.dedup.documents,
         keys_of="read",
     ),
-    Stage("signatures", "hashing n-grams", find_signatures, lambda settings: settings.dedup.near is not None),
+    Stage(
+        "signatures",
+        "hashing n-grams",
+        find_signatures,
+        lambda settings: settings.dedup.near is not None,
+        last_reader="clusters",
+    ),
     Stage(
         "near-duplicates",
         "finding near-duplicates",
         find_pairs,
         lambda settings: settings.dedup.near is not None,
         keys_of="signatures",
+        last_reader="clusters",
     ),
     Stage(
         "clusters",
@@ -297,7 +319,13 @@ _STAGES = (
         lambda settings: settings.dedup.near is not None,
         is_one_task=True,
     ),
-    Stage("paragraphs", "reading paragraphs", _paragraphs, lambda settings: settings.dedup.paragraphs),
+    Stage(
+        "paragraphs",
+        "reading paragraphs",
+        _paragraphs,
+        lambda settings: settings.dedup.paragraphs,
+        last_reader="encode",
+    ),
     Stage(
         "duplicate-paragraphs",
         "finding duplicate paragraphs",
@@ -312,7 +340,7 @@ _STAGES = (
         lambda settings: settings.tokenizer.train is not None or settings.tokenizer.extend is not None,
         is_one_task=True,
     ),
-    Stage("encode", "encoding", _encode, last_reader_of=("read", "signatures", "paragraphs")),
+    Stage("encode", "encoding", _encode),
 )
 STAGES = {stage.name: stage for stage in _STAGES}
 """Every stage by its name, in order; the merge into a corpus follows the last one."""

@@ -1,14 +1,12 @@
 """One file for all that a task has made: a zip of its arrays, which are mapped, of text, and of its result.
 
-text.zst       the cleaned text of a part's documents, concatenated
-NAME.npy       an array; `numpy.load` reads it from the file, too
-result.json    what the task returned
+text.zst        the cleaned text of a part's documents, concatenated
+NAME.npy        an array; `numpy.load` reads it from the file, too
+results.json    by stage what the task returned, and those tasks whose files it removes
 """
 
-import errno
 import json
 import mmap
-import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -19,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reread.preprocessing.arrays import mapped_member
-from reread.preprocessing.files import synced, to_json
+from reread.preprocessing.files import to_json
 
 SUFFIX = ".npz"
-_TEXT, _RESULT = "text.zst", "result.json"
+_TEXT, _RESULTS = "text.zst", "results.json"
 
 
 class TaskWriter(AbstractContextManager["TaskWriter"]):
@@ -43,49 +41,28 @@ class TaskWriter(AbstractContextManager["TaskWriter"]):
         with self._open(f"{name}.npy") as member:
             np.lib.format.write_array(member, values, (1, 0), allow_pickle=False)
 
-    def save_result(self, result: dict[str, Any]) -> None:
-        with self._open(_RESULT) as member:
-            member.write(to_json(result))
+    def save_results(self, results: dict[str, dict[str, Any]]) -> None:
+        with self._open(_RESULTS) as member:
+            member.write(to_json(results))
 
     def _open(self, name: str) -> IO[bytes]:
         return self._zip.open(zipfile.ZipInfo(name), "w", force_zip64=True)  # without a time: equal bytes again
 
 
-def result_of(path: Path) -> dict[str, Any]:
+def result_of(path: Path, stage: str) -> dict[str, Any]:
     with zipfile.ZipFile(path) as archive:
-        return json.loads(archive.read(_RESULT))
+        return json.loads(archive.read(_RESULTS))[stage]
 
 
 def array_of(path: Path, name: str) -> NDArray[Any]:
-    """An array as a view of the file; raises FileNotFoundError if `keep_result` has removed it."""
-    with path.open("rb") as file, zipfile.ZipFile(file) as archive, _is_kept(path):
+    """An array as a view of the file."""
+    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return mapped_member(archive, f"{name}.npy", data)
 
 
 @contextmanager
 def text_of(path: Path) -> Iterator[IO[bytes]]:
-    """The compressed text; raises FileNotFoundError if `keep_result` has removed it."""
-    with zipfile.ZipFile(path) as archive:
-        with _is_kept(path):
-            archive.getinfo(_TEXT)
-        with archive.open(_TEXT) as member:
-            yield member
-
-
-def keep_result(path: Path, temporary: Path) -> None:
-    """Replace the file of a task whose text and arrays nobody needs any more by one of its result and its time, which
-    is written as `temporary` first."""
-    result, times = result_of(path), path.stat()
-    with synced(temporary) as file, TaskWriter(temporary.parent, file) as writer:
-        writer.save_result(result)
-    os.utime(temporary, ns=(times.st_atime_ns, times.st_mtime_ns))
-    os.replace(temporary, path)
-
-
-@contextmanager
-def _is_kept(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except KeyError:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
+    """The compressed text."""
+    with zipfile.ZipFile(path) as archive, archive.open(_TEXT) as member:
+        yield member

@@ -5,7 +5,8 @@ parts.jsonl                    the files and byte ranges that each part reads
 vocabulary/trained/            a trained vocabulary
 STAGE/00000.npz                all else that a task has made (`task_file`), which is done once this file exists
 
-These files have the result of their task, and, for later stages:
+A part has two of these files at most, since the last task that reads a file removes it: `clusters` those of signatures
+and near-duplicates, `encode` those of its part. They have the result of their task, and, for later stages:
 
 evaluation                     `runs`: the runs of text in evaluation sets
 read                           the cleaned text of a part's documents; `documents`: a table of them (`DOCUMENT`);
@@ -16,8 +17,8 @@ signatures                     `keys`: the sorted MinHash band keys of a part's 
 near-duplicates                `edges`: near-duplicates of different parts, for a section of the key space
 clusters                       `found`: documents that are dropped as near-duplicates
 paragraphs, duplicate-paragraphs      the same as read (keys, repeated) and duplicates, for paragraphs
-
-When a part is encoded, its files of earlier stages keep nothing but their results.
+encode                         the results of read and paragraphs for the same part
+                               `train`, `validation`: the tokens of each document of the part's shards
 """
 
 import json
@@ -116,11 +117,12 @@ class Work:
         """The file of a task."""
         return self.folder / stage / f"{number:05d}{SUFFIX}"
 
-    def is_done(self, stage: str, number: int) -> bool:
-        return self.path(stage, number).exists()
-
     def result(self, stage: str, number: int) -> dict[str, Any]:
-        return result_of(self.path(stage, number))
+        """What a task has returned."""
+        try:
+            return result_of(self.path(stage, number), stage)
+        except FileNotFoundError:
+            return result_of(self.path("encode", number), stage)
 
     def array(self, stage: str, number: int, name: str) -> NDArray[Any]:
         """An array that a task has made, as a view of its file."""

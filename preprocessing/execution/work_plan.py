@@ -36,7 +36,7 @@ from reread.preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger("reread")
 
-VERSION = 7
+VERSION = 8
 """The version of the work folder's format. Work that was begun with another version is begun again."""
 WORK, LOCK, RECORD = ".work", ".lock", "preprocess.json"
 _PATIENCE = 2.0
@@ -172,7 +172,8 @@ def prepare(settings: PreprocessSettings, inputs: Inputs) -> None:
     # Continue work that was begun for this corpus
     is_there = work.exists()
     planned = _is_planned(work) and not manifest.exists()
-    begun = planned and any(result_of(path)["documents"] for path in (work / "read").glob(f"*{SUFFIX}"))
+    read = [path for stage in ("read", "encode") for path in (work / stage).glob(f"*{SUFFIX}")]
+    begun = planned and any(result_of(path, "read")["documents"] for path in read)
     if begun and _is_reusable(work, inputs.identity):
         _renew(settings, inputs)
     if begun or manifest.exists() or not _record(output).exists():

@@ -1,17 +1,17 @@
 """Exact deduplication: equal MD5s are found range by range, and the first occurrence in source order stays.
 
 Only keys of 20 bytes are moved. Each part writes its distinct keys, sorted. A task takes one section of the key space,
-which is a slice of each part's file, found by bisection. It distributes these keys to ranges on disk and searches one
-range after the other. So memory is bounded by the size of a range, however many keys there are and however often a text
-is repeated, and a task opens each part's file once. The number of ranges and tasks depends on the number of keys and
-changes no result. The band keys of near-duplicates (`minhash`) are divided in the same way.
+which is a slice of each part's file, found by bisection. It distributes these keys to ranges, on disk if they are many,
+and searches one after the other. So memory is bounded by the size of a range, however many keys there are and however
+often a text is repeated, and a task opens each part's file once. The number of ranges and tasks depends on that of keys
+and changes no result. The band keys of near-duplicates (`minhash`) are divided in the same way.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ Load = Callable[[], NDArray[Any]]
 """Opens an array of a file, as a view of it."""
 KEYS_PER_RANGE = 1 << 20
 RANGES_PER_TASK = 16
+_IN_MEMORY = 1 << 20
+"""Bytes of a range that are kept in memory; those of a larger one are on disk while its task is done."""
 
 
 def task_count(keys: int) -> int:
@@ -69,7 +71,10 @@ def ranges(
     inner = np.array(bounds[1:-1], np.uint64)
     counts = np.empty((len(files), count), np.int64)
     with ExitStack() as stack:
-        spools = [stack.enter_context(TemporaryFile(buffering=1 << 18, dir=spool)) for _ in range(count)]
+        spools = [
+            stack.enter_context(SpooledTemporaryFile(_IN_MEMORY, buffering=1 << 18, dir=str(spool)))
+            for _ in range(count)
+        ]
         for part, load in enumerate(files):
             keys = _between(load(), "high", bounds[0], bounds[-1])
             cuts = [0, *np.searchsorted(np.ascontiguousarray(keys["high"]), inner).tolist(), len(keys)]
@@ -78,7 +83,7 @@ def ranges(
                 temporary.write(keys[a:b].data)
         for index, temporary in enumerate(spools):
             temporary.seek(0)
-            yield np.fromfile(temporary, dtype), counts[:, index]
+            yield np.frombuffer(temporary.read(), dtype), counts[:, index]
 
 
 def _later(keys: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:

@@ -168,7 +168,7 @@ def _dropped(dropout: float) -> tuple[Tensor, Tensor, Tensor]:
                 parameter[16:] = parameter[:16]
         parallelise(model, TENSOR_PLAN, mesh)
         attention.self.register_forward_hook(lambda m, i, o: seen.update(heads=o.detach()))
-        attention.register_forward_hook(lambda m, i, o: seen.update(output=o.detach()))
+        attention.output.register_forward_hook(lambda m, i, o: seen.update(output=o.detach()))
         torch.manual_seed(5)
         loss_and_best(model, mesh)[0].sum().backward()
         gradients.append(torch.cat([gradient.flatten() for gradient in gradients_of(model).values()]))

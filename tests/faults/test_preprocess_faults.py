@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ import pytest
 from reread.preprocessing.config import PreprocessSettings
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.execution.build import missing_stages
+from reread.preprocessing.execution.stages import STAGES as TABLE
 from tests.raw_text import EVERY_STAGE, STAGES, contents, kill, make, needs_proc, start, values, wait_for, workers_of
 
 STOP_IN_PART_4 = """
@@ -24,6 +26,18 @@ import signal
 from reread.preprocessing.execution.task_file import TaskWriter
 save = TaskWriter.save
 TaskWriter.save = lambda self, *array: signal.pause() if self.folder.name[:5] == "00004" else save(self, *array)
+"""
+KILLED_AT_A_REMOVAL = """
+import os, signal
+from reread.preprocessing.execution import tasks
+move = tasks.move
+def killed(path, target):
+    if target.name != "{name}":
+        return move(path, target)
+    if "{when}" == "after":
+        move(path, target)
+    os.kill(os.getpid(), signal.SIGKILL)
+tasks.move = killed
 """
 
 
@@ -81,6 +95,26 @@ def test_a_share_that_was_killed_does_only_what_is_missing(
     assert not [path for path in (output / ".work" / "read").iterdir() if path.is_dir()]
     assert re.search(r"share 0/2: 2 of \d+ parts are done already", errors)
     make(raw, output, **EVERY_STAGE)
+    assert contents(output) == reference
+
+
+def test_killed_while_files_that_nobody_reads_any_more_are_removed(
+    raw: Path, reference: dict[str, bytes], tmp_path: Path
+) -> None:
+    """Those of a stage are half removed, those of a part not yet, those of another one all but for their folder."""
+    output = tmp_path / "corpus"
+    for name, when in (("signatures", "after"), ("read", "before"), ("read", "after")):
+        process = start(raw, output, before=KILLED_AT_A_REMOVAL.format(name=name, when=when), **EVERY_STAGE)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+    process = start(raw, output, **EVERY_STAGE)
+    wait_for(lambda: len(done(output, "encode")) > 2, process)
+    assert not [path for path in output.glob(".work/*/*.*.*.*/*") if path.name in STAGES]
+    _, errors = process.communicate()
+    assert process.returncode == 0
+    assert "hashing n-grams: all parts are done already" in errors
+    assert "reading and cleaning: 8 of 8 parts are done already" in errors
+    assert "encoding: 2 of 8 parts are done already" in errors
     assert contents(output) == reference
 
 
@@ -194,10 +228,13 @@ def test_a_full_disk_is_one_line_and_the_run_continues_with_more_room(
     assert not [path for path in output.glob(".work/*/*.*.*.*") if path.is_dir()]
     resize(small_disk, 20_000)
     process = start(raw, output, **settings)
-    wait_for(lambda: bool(before) and done(output).keys() > before.keys(), process)
-    assert not before or before.items() <= done(output).items()
-    process.communicate()
+    _, errors = process.communicate()
     assert process.returncode == 0
+    begun = {path.parent.name for path in before}
+    for stage in begun:
+        finished = {path.name for path in before if path.parent.name in (stage, TABLE[stage].last_reader)}
+        assert re.search(rf"^{TABLE[stage].title}: {len(finished)} of \d+ parts are done already", errors, re.MULTILINE)
+    assert "signatures" in begun or not before or "hashing n-grams: all parts are done already" in errors
     assert contents(output) == reference
 
 

@@ -74,7 +74,8 @@ class Operator:
             return output
 
         methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-        self.called = type(function.__name__, (torch.autograd.Function,), methods).apply
+        made: Any = type(function.__name__, (torch.autograd.Function,), methods)
+        self.called = made.apply
 
 
 def operator(function: Callable[..., Any] | None = None, *, mutates: tuple[str, ...] = ()) -> Any:

@@ -47,6 +47,9 @@ class Executor(ABC):
 
     def run(self, work: Work, stage: Stage, share: Share = WHOLE) -> None:
         """Do the missing tasks of a share; raises the `UserError` of a task, or `UserError` if workers keep dying."""
+        if stage.is_over(work):
+            log.info("%s: all parts are done already", stage.title)
+            return
         count = len(range(share.number, stage.task_count(work), share.of))
         missing = [number for number in stage.missing(work) if number % share.of == share.number]
         title = stage.title + (f", share {share.number}/{share.of}" if share.of > 1 else "")

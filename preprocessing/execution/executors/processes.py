@@ -59,7 +59,7 @@ class ProcessExecutor(Executor):
             log.warning("a worker process was killed (by hand, or for lack of memory); its part is done again")
             self._close()
             try:
-                numbers = [number for number in numbers if not work.is_done(stage.name, number)]
+                numbers = [number for number in numbers if not stage.is_done(work, number)]
                 self._run_in_pool(work, stage, numbers, show)
             except BrokenProcessPool:
                 raise UserError(

@@ -18,7 +18,7 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.execution.stages import STAGES
 
 FOLDER = Path("runs/nezha/slurm")
-NAMES = ["read", "duplicates", "vocabulary", "encode"]
+NAMES = [*STAGES]
 
 
 def chain(settings: SlurmSettings) -> list[Job]:
@@ -37,7 +37,8 @@ def test_the_chain_is_every_stage_the_merge_training_and_export() -> None:
     assert [job.name for job in jobs] == [*NAMES, "merge", "pretrain", "export"]
     assert preprocess_jobs(SlurmSettings(), "nezha", [], []) == []
     script = submit_script(jobs, FOLDER)
-    assert 'submit read\nsubmit duplicates --dependency="afterok:${jobs[read]}"\n' in script
+    first = 'submit evaluation\nsubmit read --dependency="afterok:${jobs[evaluation]}"\n'
+    assert first + 'submit duplicates --dependency="afterok:${jobs[read]}"\n' in script
     assert 'submit pretrain --dependency="afterok:${jobs[merge]},singleton"' in script
 
 
@@ -72,6 +73,13 @@ def test_preprocessing_has_its_own_size_and_partition() -> None:
     for line in ("--array=0-63", "--cpus-per-task=4", "--partition=cpu", "--time=12:00:00"):
         assert f"#SBATCH {line}\n" in text
     assert "set -- encode nezha-base train.steps=10\n" in text
+
+
+@pytest.mark.parametrize("name", ["evaluation", "clusters", "vocabulary"])
+def test_a_stage_of_one_task_is_an_array_of_one_job(name: str) -> None:
+    text = rendered(name, preprocess={"array": 64})
+    assert "#SBATCH --array=0-0\n" in text
+    assert f"set -- {name} nezha-base train.steps=10\n" in text
 
 
 def test_a_container_stands_before_reread_and_brings_its_own_environment() -> None:
@@ -163,7 +171,7 @@ def test_phases_are_one_job_and_the_smallest_batch_has_a_row_for_each_process(
 
 def test_a_folder_with_a_space_is_one_value() -> None:
     text = render(chain(SlurmSettings())[0], Path("my runs/nezha"))
-    assert "#SBATCH --output='my runs/nezha/read-%A_%a.log'\n" in text
+    assert "#SBATCH --output='my runs/nezha/evaluation-%A_%a.log'\n" in text
 
 
 def test_submitted_from_inside_a_job_nothing_of_it_is_handed_on(tmp_path: Path) -> None:

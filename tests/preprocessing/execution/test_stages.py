@@ -23,7 +23,9 @@ def test_settings_decide_which_stages_are_needed() -> None:
     assert [name for name in everything if name not in ("evaluation", "vocabulary")] == STAGES_OF_RAW_TEXT
 
 
-def test_the_slurm_script_names_the_stages_that_run_as_an_array() -> None:
+def test_the_slurm_script_names_every_stage() -> None:
     comment = (ROOT / "slurm" / "preprocess.sbatch").read_text(encoding="utf-8")
+    alone = comment.partition("A stage that is one task, ")[2].partition(", has --array=0")[0].replace(" or ", ", ")
+    assert alone.split(", ") == [name for name, stage in STAGES.items() if stage.is_one_task]
     named = comment.partition("# STAGE is ")[2].partition(", in this order")[0].replace(" or ", ", ").split(", ")
     assert named == [name for name, stage in STAGES.items() if not stage.is_one_task]
