@@ -16,6 +16,7 @@ from reread.preprocessing.corpus import shards as shards_module
 from reread.preprocessing.corpus.index import CHUNK_LENGTHS
 from reread.preprocessing.corpus.lengths import lengths_bytes
 from reread.preprocessing.errors import UserError
+from reread.training.data.order.chunks import CorpusChunks
 from tests.corpora import SPECIAL
 
 TOKENIZER = {"fingerprint": "f", "type": "wordpiece", "vocab_size": 1000, **SPECIAL}
@@ -172,3 +173,14 @@ def test_after_an_error_nothing_is_left_of_a_new_file(folder: Path, tmp_path: Pa
     with pytest.raises(OSError, match="no room"):
         write_lengths(copy, parts(), 99)
     assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
+
+
+def test_chunks_of_lengths_that_their_documents_do_not_have_are_one_line(folder: Path, tmp_path: Path) -> None:
+    """As an attacker would write them: the checksum and the tokens of each block are right, the chunks are not."""
+    copy = shutil.copytree(folder, tmp_path / "corpus")
+    lengths = np.load(copy / LENGTHS)
+    lengths[:2] = sum(documents_of(0)[:2]) - 1, 1
+    replace(Manifest.read(copy), lengths=write_lengths(copy, [lengths], len(lengths))).write(copy)
+    chunks = CorpusChunks(Corpus(copy), max(documents_of(0)[:2]))
+    with pytest.raises(UserError, match=r"corpus: block 0 has other chunks than .*; run `reread preprocess` again"):
+        chunks.locate(np.arange(len(chunks)))

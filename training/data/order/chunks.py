@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reread.preprocessing.corpus import CONTINUES_WORD, SENTENCE_END, Corpus
+from reread.preprocessing.corpus import CONTINUES_WORD, LENGTHS, SENTENCE_END, Corpus
 from reread.preprocessing.corpus.index import chunk_counts, chunk_window
+from reread.preprocessing.errors import UserError
 
 _CACHED_BLOCKS = 4096
 """A pool of 2^30 tokens; a block takes a few kB."""
@@ -72,8 +73,11 @@ class CorpusChunks:
         return int(self.before_block[-1])
 
     def locate(self, indices: NDArray[np.int64]) -> Locations:
-        """The locations of chunks `indices` [B]; raises `UserError` if a page with their offsets was altered on
-        disk."""
+        """The locations of chunks `indices` [B].
+
+        Raises `UserError` if a page with their offsets was altered on disk, or their block has another number of chunks
+        than was counted.
+        """
         if self._releases != self.corpus.releases:
             self._releases = self.corpus.releases
             self._block.cache_clear()
@@ -113,6 +117,11 @@ class CorpusChunks:
         offsets = self.corpus.block_offsets(number)
         chunks = np.zeros(len(offsets), np.int32)
         np.cumsum(chunk_counts(np.diff(offsets), self.longest), out=chunks[1:])
+        if chunks[-1] != self.before_block[number + 1] - self.before_block[number]:
+            raise UserError(
+                f"{self.corpus.location}: block {number} has other chunks than its index or {LENGTHS} say; run `reread "
+                "preprocess` again"
+            )
         return _CorpusBlock(self.corpus.map(number), offsets.data, chunks.data)
 
 
