@@ -55,7 +55,7 @@ class Operator:
         return (self.counted if _on_meta(given[0]) else self.called)(*given)
 
     def launch(self, *given: Any) -> Any:
-        """The outputs without what autograd would keep, for use in a function of its."""
+        """The outputs alone, for a function of autograd that itself keeps what its backward pass needs."""
         return (self.counted if _on_meta(given[0]) else self.function)(*given)
 
     def register_fake(self, fake: Callable[..., Any]) -> Callable[..., Any]:
