@@ -183,8 +183,7 @@ class Corpus:
         """`chunk_counts` by lengths.npy, some blocks after the others."""
         counts, begin = np.empty(self.blocks, np.uint32), 0
         for run in self.manifest.runs(self.split):
-            before = run.documents.start - self._first[begin]
-            """Documents of other splits before those of this run."""
+            before = run.documents.start - self._first[begin]  # documents of other splits
             end = begin + run.blocks.stop - run.blocks.start
             while begin < end:
                 most = self._first[begin] + _DOCUMENTS_AT_ONCE

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reread.training.kernels.language import cdiv, constexpr, jit, operator, tl
+from reread.training.kernels.language import Operator, cdiv, constexpr, jit, tl
 from reread.training.kernels.sums import new_partials, sum_partials
 
 WIDTH = 1024
@@ -64,7 +64,7 @@ def _real(x: Tensor) -> Any:
     return tl.float64 if x.dtype == torch.float64 else tl.float32
 
 
-@operator
+@Operator
 def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
     """gelu(x + bias) of x [..., C], by tanh's approximation or exactly."""
     y = x.new_empty(x.shape)
@@ -74,7 +74,7 @@ def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
     return y
 
 
-@operator
+@Operator
 def bias_gelu_backward(dy: Tensor, x: Tensor, bias: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
     """The gradient of x [..., C], and partial sums of that of the bias, at least float32 [programs, 1, C]."""
     dx, partial = _gradients(x)

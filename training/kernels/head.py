@@ -6,12 +6,13 @@ padded. A program computes a token; in the backward pass, `WIDTH` logits of one.
 `vocab_cross_entropy` in parallel/tensor.py.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from reread.training.kernels.language import cdiv, constexpr, jit, next_power_of_2, operator, tl
+from reread.training.kernels.language import Operator, cdiv, constexpr, jit, next_power_of_2, tl
 from reread.training.kernels.products import linear
 from reread.training.kernels.sums import real_type
 
@@ -50,7 +51,7 @@ def _backward(logits, labels, sums, gradient, words, rows, WIDTH: constexpr):
     tl.store(logits + at, (share * tl.load(gradient + token)).to(logits.dtype.element_ty), mask=word < rows)
 
 
-@operator
+@Operator
 def token_losses(logits: Tensor, labels: Tensor, words: int) -> tuple[Tensor, Tensor, Tensor]:
     """logits [n, R], of which the first `words` count, and labels [n] -> -log softmax at the labels, 1 where the label
     has the greatest logit, and log sum exp, at least float32 [n]."""
@@ -60,7 +61,7 @@ def token_losses(logits: Tensor, labels: Tensor, words: int) -> tuple[Tensor, Te
     return made
 
 
-@operator(mutates=("logits",))
+@partial(Operator, mutates=("logits",))
 def token_losses_backward(logits: Tensor, labels: Tensor, sums: Tensor, gradient: Tensor, words: int) -> None:
     """Replace the logits by their gradient, from that of the losses [n]; it is 0 from column `words` on."""
     if len(logits):
@@ -97,7 +98,6 @@ class _Losses(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         logits, labels, sums = ctx.saved_tensors
         token_losses_backward(logits, labels, sums, gradient.contiguous(), ctx.words)
-        torch.autograd.graph.increment_version(logits)  # a second backward pass raises an error
         return logits, None, None
 
 

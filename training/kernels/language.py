@@ -2,10 +2,11 @@
 operators that launch kernels."""
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 try:
     import triton
@@ -15,7 +16,7 @@ except ImportError:
     triton = tl = None
     constexpr = None
 
-__all__ = ["Operator", "cdiv", "constexpr", "jit", "missing", "next_power_of_2", "operator", "tl", "triton"]
+__all__ = ["Operator", "cdiv", "constexpr", "jit", "missing", "next_power_of_2", "tl", "triton"]
 
 
 def missing() -> str | None:
@@ -28,8 +29,10 @@ def jit(function: Callable[..., Any]) -> Any:
     return triton.jit(function) if triton else function
 
 
-def _on_meta(first: Tensor | list[Tensor]) -> bool:
-    return (first[0] if isinstance(first, list) else first).is_meta
+def _is_counted(first: Tensor | list[Tensor]) -> bool:
+    """Whether a tensor has a shape alone: on `meta`, or as torch.compile traces it."""
+    one = first[0] if isinstance(first, list) else first
+    return one.is_meta or type(one) not in (Tensor, nn.Parameter)
 
 
 def cdiv(count: int, size: int) -> int:
@@ -43,20 +46,30 @@ def next_power_of_2(count: int) -> int:
 
 
 class Operator:
-    """A function of tensors that launches kernels: torch's operator `reread::name` on the device `meta`, where a plan
-    counts it, and called as it is elsewhere. torch's operators in Python keep the host busy for .1 ms a call, longer
+    """A function of tensors that launches kernels: torch's operator `reread::name` where tensors have shapes alone, as a
+    plan counts them, and called as it is elsewhere. torch's operators in Python keep the host busy for .1 ms a call, longer
     than many kernels run; a whole step of a base model then waits for the host."""
 
-    def __init__(self, function: Callable[..., Any], mutates: tuple[str, ...]) -> None:
+    def __init__(self, function: Callable[..., Any], mutates: tuple[str, ...] = ()) -> None:
+        """`mutates` names the arguments that `function` writes to."""
         self.function = self.called = function
         self.counted = torch.library.custom_op(f"reread::{function.__name__}", function, mutates_args=mutates)
+        self._written = [number for number, name in enumerate(signature(function).parameters) if name in mutates]
 
     def __call__(self, *given: Any) -> Any:
-        return (self.counted if _on_meta(given[0]) else self.called)(*given)
+        if _is_counted(given[0]):
+            return self.counted(*given)
+        output = self.called(*given)
+        for number in self._written:  # so that autograd raises an error where it needs what was there before
+            written = given[number] if isinstance(given[number], list) else [given[number]]
+            for one in written:
+                if one is not None:
+                    torch.autograd.graph.increment_version(one)
+        return output
 
     def launch(self, *given: Any) -> Any:
         """The outputs alone, for a function of autograd that itself keeps what its backward pass needs."""
-        return (self.counted if _on_meta(given[0]) else self.function)(*given)
+        return (self.counted if _is_counted(given[0]) else self.function)(*given)
 
     def register_fake(self, fake: Callable[..., Any]) -> Callable[..., Any]:
         """`fake` makes the outputs on `meta`."""
@@ -76,10 +89,3 @@ class Operator:
         methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
         made: Any = type(function.__name__, (torch.autograd.Function,), methods)
         self.called = made.apply
-
-
-def operator(function: Callable[..., Any] | None = None, *, mutates: tuple[str, ...] = ()) -> Any:
-    """Makes an `Operator` of `function`; `mutates` names the arguments that it writes to."""
-    if function is None:
-        return lambda given: Operator(given, mutates)
-    return Operator(function, mutates)

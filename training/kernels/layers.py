@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from reread.training.kernels.gelu import bias_gelu
 from reread.training.kernels.head import Undecoded, losses_of
-from reread.training.kernels.products import linear
+from reread.training.kernels.products import adds_to, linear
 from reread.training.kernels.ran import ran_norm, rotate
 from reread.training.kernels.residual import residual_norm, residual_output
 from reread.training.kernels.rotation import from_heads, to_heads
@@ -67,9 +67,8 @@ def _behind(layer: Any, attended: Tensor, hidden: Tensor) -> Tensor:
         return PostNormLayer.behind(layer, attended, hidden)
     norm, drops = layer.output.LayerNorm, layer.output.dropout.p if layer.training else 0.0
     seeds = (dropout_seed(hidden.device), dropout_seed(hidden.device)) if drops else (0, 0)
-    weights = ends[0].dense.weight, inner.dense.weight, ends[1].dense.weight
-    adds = [getattr(one, "add_product", None) if torch.is_grad_enabled() else None for one in weights]
-    options = Options(norm.eps, drops, seeds, inner.activation == "gelu_new", (adds[0], adds[1], adds[2]))
+    adds = adds_to(ends[0].dense.weight), adds_to(inner.dense.weight), adds_to(ends[1].dense.weight)
+    options = Options(norm.eps, drops, seeds, inner.activation == "gelu_new", adds)
     first, last = ((one.dense.weight, one.dense.bias, *one.LayerNorm.parameters()) for one in ends)
     return tail(attended, hidden, options, *first, inner.dense.weight, inner.dense.bias, *last)
 

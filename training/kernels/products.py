@@ -49,10 +49,15 @@ def input_gradient(gradient: Tensor, weight: Tensor) -> Tensor:
     return (gradient.flatten(0, -2) @ weight).view(*gradient.shape[:-1], -1)
 
 
+def adds_to(weight: Tensor) -> AddProduct | None:
+    """What adds a product to the sum of a weight's gradient; None: autograd gets the gradient, or none is computed."""
+    return getattr(weight, "add_product", None) if torch.is_grad_enabled() else None
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [..., I] -> x W^T + b [..., O]."""
-    add = getattr(weight, "add_product", None)
-    if add is None or not torch.is_grad_enabled():
+    add = adds_to(weight)
+    if add is None:
         return F.linear(x, weight, bias)
     return _Linear.apply(x, weight, bias, add)  # type: ignore[no-any-return]
 

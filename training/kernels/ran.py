@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from reread.training.kernels.language import constexpr, jit, next_power_of_2, operator, tl
+from reread.training.kernels.language import Operator, constexpr, jit, next_power_of_2, tl
 from reread.training.kernels.rotation import turn
 from reread.training.kernels.sums import new_partials, real_type, sum_partials
 
@@ -79,7 +79,7 @@ def _rotate(
     tl.store(y + target, result.to(value.dtype), mask=inside)
 
 
-@operator
+@Operator
 def ran_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """x [..., D] -> (x - mean) / sqrt(mean of x² + eps), times weight plus bias [D] if there are, and the mean and the
     inverse root, at least float32 [n]."""
@@ -100,7 +100,7 @@ def _norm_outputs(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return x.new_empty(x.shape), statistics[0], statistics[1]
 
 
-@operator
+@Operator
 def ran_norm_backward(
     dy: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, scale: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -119,7 +119,7 @@ def _norm_gradients(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), new_partials(x, 2)
 
 
-@operator
+@Operator
 def rotate_heads(x: Tensor, turns: Tensor, back: bool) -> Tensor:
     """x [B, n, N, P, h], turns [P, h/2, 2] -> neighbouring columns rotated by the angles, or `back`; contiguous."""
     if x.stride(-1) != 1:

@@ -4,12 +4,13 @@ Shapes: n tokens, D hidden size. The plain form is `ResidualOutput` in models/bl
 the backward pass every `PROGRAMS`-th one, whose parts of the gradients of bias and norm it adds up.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from reread.training.kernels.language import constexpr, jit, next_power_of_2, operator, tl
+from reread.training.kernels.language import Operator, constexpr, jit, next_power_of_2, tl
 from reread.training.kernels.sums import new_partials, real_type, sum_partials
 
 
@@ -90,7 +91,7 @@ def _sizes(x: Tensor, probability: float) -> dict[str, Any]:
     return {"COLUMNS": columns, "DROPS": probability > 0, "WIDTH": next_power_of_2(columns)}
 
 
-@operator
+@Operator
 def residual_norm(
     x: Tensor,
     bias: Tensor,
@@ -118,7 +119,7 @@ def _outputs(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return x.new_empty(x.shape), x.new_empty(x.shape), statistics[0], statistics[1]
 
 
-@operator
+@Operator
 def residual_norm_backward(
     dy: Tensor, dagain: Tensor | None, h: Tensor, mean: Tensor, scale: Tensor, gamma: Tensor, drops: float, seed: int
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -144,6 +145,16 @@ residual_norm.register_fake(lambda x, *_: _outputs(x))
 residual_norm_backward.register_fake(lambda dy, dagain, h, mean, scale, gamma, drops, seed: _gradients(dy, drops))
 
 
+def residual_gradients(
+    gradients: Sequence[Tensor | None], h: Tensor, mean: Tensor, scale: Tensor, gamma: Tensor, drops: float, seed: int
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """From the gradients of the output's two readers, of which one may be None, those of x and the residual [..., D],
+    and of bias, gamma and beta [D]. `drops` is the probability."""
+    dy, dagain = sorted(gradients, key=lambda one: one is None)
+    dx, dresidual, partial = residual_norm_backward(dy, dagain, h, mean, scale, gamma, drops, seed)
+    return dx if drops else dresidual, dresidual, sum_partials(partial, gamma).unbind(0)
+
+
 class _ResidualNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
@@ -155,11 +166,11 @@ class _ResidualNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        dy, dagain = sorted(gradients, key=lambda one: one is None)
-        kept = ctx.saved_tensors  # asked for once, as activation checkpointing wants it
-        dx, dresidual, partial = residual_norm_backward(dy, dagain, *kept, ctx.probability, ctx.seed)
-        dbias, dgamma, dbeta = sum_partials(partial, kept[3]).unbind(0)
-        return dx if ctx.probability else dresidual, dbias, dresidual, dgamma, dbeta, None, None, None
+        h, mean, scale, gamma = ctx.saved_tensors  # asked for once, as activation checkpointing wants it
+        dx, dresidual, (dbias, *of_norm) = residual_gradients(
+            gradients, h, mean, scale, gamma, ctx.probability, ctx.seed
+        )
+        return dx, dbias, dresidual, *of_norm, None, None, None
 
 
 def residual_output(x: Tensor, bias: Tensor, residual: Tensor, *others: Any) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from reread.training.kernels.language import constexpr, jit, next_power_of_2, operator, tl
+from reread.training.kernels.language import Operator, constexpr, jit, next_power_of_2, tl
 
 # Triton's kernels
 
@@ -87,7 +87,7 @@ def _from_heads_backward(gradient, turns, dz, length, COLUMNS: constexpr, HEAD: 
 # The operators. What lies token by token in memory, [B, L, N, 2 h], is seen as attention wants it, [B, N, L, 2 h].
 
 
-@operator
+@Operator
 def to_heads(qkv: Tensor, features: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """qkv [B, L, 3 N h], features [L, h], turns [L, h/2, 2] -> [B, N, L, 2 h] each: the query and it turned back; keys
     and features; values and features."""
@@ -99,7 +99,7 @@ def to_heads(qkv: Tensor, features: Tensor, turns: Tensor) -> tuple[Tensor, Tens
     return q, k, v
 
 
-@operator
+@Operator
 def to_heads_backward(dq: Tensor, dk: Tensor, dv: Tensor, turns: Tensor) -> Tensor:
     """The gradient of `qkv` [B, L, 3 N h], from those of `to_heads`' outputs."""
     dqkv = _qkv_like(dq)
@@ -110,7 +110,7 @@ def to_heads_backward(dq: Tensor, dk: Tensor, dv: Tensor, turns: Tensor) -> Tens
     return dqkv
 
 
-@operator
+@Operator
 def from_heads(z: Tensor, turns: Tensor) -> Tensor:
     """z [B, N, L, 2 h] -> [B, L, N h]: the first halves and the second ones, turned."""
     output = _output_like(z)
@@ -121,7 +121,7 @@ def from_heads(z: Tensor, turns: Tensor) -> Tensor:
     return output
 
 
-@operator
+@Operator
 def from_heads_backward(gradient: Tensor, turns: Tensor, head: int) -> Tensor:
     """The gradient of `z` [B, N, L, 2 h] with heads of h = `head`, from that of `from_heads`' output."""
     dz = _z_like(gradient, head)

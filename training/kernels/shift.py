@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reread.training.kernels.language import constexpr, jit, next_power_of_2, operator, tl
+from reread.training.kernels.language import Operator, constexpr, jit, next_power_of_2, tl
 
 BLOCK = 64
 """Queries that are multiplied with the same rows of the table."""
@@ -61,7 +61,7 @@ def _backward(
     tl.store(product + line * (keys + count) + column, value, mask=column < keys + count)
 
 
-@operator
+@Operator
 def shifted(
     product: Tensor, added: Tensor | None, far_query: Tensor | None, far_key: Tensor | None, queries: int
 ) -> Tensor:
@@ -83,7 +83,7 @@ def shifted(
     return bias
 
 
-@operator
+@Operator
 def shifted_backward(gradient: Tensor, blocks: int, count: int) -> Tensor:
     """The gradient of the product [N, n, B, c, W], from that of the bias [B, N, T, S]."""
     if gradient.stride(-1) != 1:

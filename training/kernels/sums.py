@@ -1,10 +1,12 @@
 """Sums of gradients: of biases and norms over rows, which programs add up in two steps and a fixed order; and of all
 parameters over micro-batches."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from reread.training.kernels.language import cdiv, constexpr, jit, operator, tl
+from reread.training.kernels.language import Operator, cdiv, constexpr, jit, tl
 
 PROGRAMS = 512
 """Programs that share the rows, and so partial sums of each column."""
@@ -34,7 +36,7 @@ def new_partials(x: Tensor, count: int) -> Tensor:
     return x.new_empty(min(PROGRAMS, x.numel() // columns), count, columns, dtype=real_type(x))
 
 
-@operator
+@Operator
 def sum_partials(partial: Tensor, like: Tensor) -> Tensor:
     """`partial` [programs, k, D] summed over programs -> [k, D], in the type of `like`."""
     total = like.new_empty(partial.shape[1:])
@@ -62,7 +64,7 @@ def _add_to(table, VALUE: constexpr, SUM: constexpr, WIDTH: constexpr):
         tl.store(total + at, summed, mask=inside)
 
 
-@operator(mutates=("totals",))
+@partial(Operator, mutates=("totals",))
 def add_to(totals: list[Tensor], values: list[Tensor]) -> None:
     """Add `values` to `totals` one by one, in one launch; all are contiguous, and no total is there twice."""
     values = [value.contiguous() for value in values]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from reread.training.kernels.gelu import bias_gelu, bias_gelu_backward
 from reread.training.kernels.products import AddProduct, input_gradient, weight_gradient
-from reread.training.kernels.residual import residual_norm, residual_norm_backward
+from reread.training.kernels.residual import residual_gradients, residual_norm
 from reread.training.kernels.sums import sum_partials
 
 
@@ -54,11 +54,8 @@ class _Tail(torch.autograd.Function):
         attended, h, mean, scale, weight, gamma, y, x, inner_weight, inner_bias = kept[:10]
         active, out_h, out_mean, out_scale, out_weight, out_gamma = kept[10:]
         # The end of the layer
-        dz, dagain = sorted(gradients, key=lambda one: one is None)
         end = out_h, out_mean, out_scale, out_gamma, drops, seeds[1]
-        dproduct, dy, partial = residual_norm_backward(dz, dagain, *end)
-        dproduct = dproduct if drops else dy
-        of_output = sum_partials(partial, out_gamma).unbind(0)
+        dproduct, dy, of_output = residual_gradients(gradients, *end)
         d_out_weight = weight_gradient(dproduct, active, adds[2]) if needs[6] else None
         # What is activated
         dx, partial = bias_gelu_backward(input_gradient(dproduct, out_weight), x, inner_bias, options.tanh)
@@ -66,9 +63,7 @@ class _Tail(torch.autograd.Function):
         d_inner_weight = weight_gradient(dx, y, adds[1]) if needs[4] else None
         # The end of the attention, whose output is read twice
         end = h, mean, scale, gamma, drops, seeds[0]
-        dproduct, dresidual, partial = residual_norm_backward(dy, input_gradient(dx, inner_weight), *end)
-        dproduct = dproduct if drops else dresidual
-        of_attention = sum_partials(partial, gamma).unbind(0)
+        dproduct, dresidual, of_attention = residual_gradients([dy, input_gradient(dx, inner_weight)], *end)
         d_weight = weight_gradient(dproduct, attended, adds[0]) if needs[0] else None
         of_inner = d_inner_weight, d_inner_bias
         dattended = input_gradient(dproduct, weight)

@@ -4,12 +4,13 @@ A flat buffer holds tensors one behind the other, each from the beginning of a b
 block belongs to one tensor, and nothing needs a mask. Shapes: n elements, of which a program updates a block.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from reread.training.kernels.language import constexpr, jit, operator, tl
+from reread.training.kernels.language import Operator, constexpr, jit, tl
 
 # Triton's kernels
 
@@ -127,7 +128,7 @@ class Tables(NamedTuple):
     """[tensors]: factors on the learning rate."""
 
 
-@operator(mutates=("first", "second"))
+@partial(Operator, mutates=("first", "second"))
 def lamb_moments(
     weights: Tensor,
     gradients: Tensor,
@@ -163,7 +164,7 @@ def _(weights: Tensor, gradients: Tensor, first: Tensor, second: Tensor, owners:
     return weights.new_empty(len(owners), 2)
 
 
-@operator
+@Operator
 def sum_by_tensor(sums: Tensor, ends: Tensor) -> Tensor:
     """`sums` [blocks, 2] by tensor, float64 [tensors, 2], added in a fixed order."""
     squares = sums.new_empty(len(ends) - 1, 2, dtype=torch.float64)
@@ -176,7 +177,7 @@ def _(sums: Tensor, ends: Tensor) -> Tensor:
     return sums.new_empty(len(ends) - 1, 2, dtype=torch.float64)
 
 
-@operator(mutates=("weights", "halves"))
+@partial(Operator, mutates=("weights", "halves"))
 def lamb_apply(
     weights: Tensor,
     first: Tensor,
@@ -203,7 +204,7 @@ def lamb_apply(
     )
 
 
-@operator(mutates=("weights", "first", "second", "halves"))
+@partial(Operator, mutates=("weights", "first", "second", "halves"))
 def adam_apply(
     weights: Tensor,
     gradients: Tensor,
