@@ -46,9 +46,9 @@ def next_power_of_2(count: int) -> int:
 
 
 class Operator:
-    """A function of tensors that launches kernels: torch's operator `reread::name` where tensors have shapes alone, as a
-    plan counts them, and called as it is elsewhere. torch's operators in Python keep the host busy for .1 ms a call, longer
-    than many kernels run; a whole step of a base model then waits for the host."""
+    """A function of tensors that launches kernels: torch's operator `reread::name` where tensors have shapes alone, as
+    a plan counts them, and called as it is elsewhere. torch's operators in Python keep the host busy for .1 ms a call,
+    longer than many kernels run; a whole step of a base model then waits for the host."""
 
     def __init__(self, function: Callable[..., Any], mutates: tuple[str, ...] = ()) -> None:
         """`mutates` names the arguments that `function` writes to."""
