@@ -30,9 +30,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.claims.run import add, read_results
 from benchmarks.claims.tuned_experiment import write_lines
-from benchmarks.harness import heading, parser, row
+from benchmarks.harness import add_result, heading, parser, read_results, row
 from reread.pipeline.commands.preprocess import preprocess
 from reread.pipeline.recipe.load import load_recipe, override, recipe_of, recipe_values
 from reread.pipeline.recipe.schema import train_section
@@ -266,7 +265,7 @@ def main() -> None:
         score = baseline(cell) if cell.start == BASELINE else tuned(cell, pretrained(cell.start, cell.seed, text))
         result = {**cell.result, "score": round(score, 2), "cpu_seconds": round(time.process_time() - begin, 1)}
         print(*result.values(), flush=True)
-        add(path, result)
+        add_result(path, result)
         results.append(result)
     report(results)
 
