@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> None:
     out.mkdir(parents=True, exist_ok=True)
     shares: dict[str, tuple[Side, Sequence[int]]] = {}
     for side in SIDES:
-        repeats = range(getattr(sizes, side.repeats) if side.repeats else 1)
+        repeats: Sequence[int] = range(getattr(sizes, side.repeats) if side.repeats else 1)
         for part in range(side.processes if side.name in names else 0):
             shares[f"{side.name}-{part}" if side.processes > 1 else side.name] = side, repeats[part :: side.processes]
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // len(shares))))

@@ -178,9 +178,14 @@ def main() -> None:
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--without-padded", action="store_true", help="leave out rows padded to the length")
     options = arguments.parse_args()
-    files = (path.resolve() for path in (options.export, options.train, options.dev))
-    sizes = options.length, options.epochs, options.batch, options.rate
-    given = Finetuning(*files, *sizes, micro_batch=options.micro_batch)
+    given = Finetuning(
+        *(path.resolve() for path in (options.export, options.train, options.dev)),
+        length=options.length,
+        epochs=options.epochs,
+        batch=options.batch,
+        rate=options.rate,
+        micro_batch=options.micro_batch,
+    )
     sides = {"ours": ours}
     if not options.without_padded:
         sides["padded to the length"] = partial(theirs, padded=True)
