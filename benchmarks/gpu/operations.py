@@ -29,10 +29,10 @@ from reread.training.kernels.ran import ran_norm
 from reread.training.kernels.ran import rotate as rotate_windows
 from reread.training.kernels.residual import residual_output
 from reread.training.kernels.rotation import from_heads, to_heads
-from reread.training.kernels.shift import relative_bias
+from reread.training.kernels.shift import BLOCK, relative_bias, split_queries
 from reread.training.kernels.sums import add_to
 from reread.training.models import blocks
-from reread.training.models.ernie_doc.attention_ernie_doc import ErnieDocSelfAttention
+from reread.training.models.ernie_doc.attention_ernie_doc import _RelativeBias
 from reread.training.models.nezha import NezhaConfig, NezhaForPreTraining
 from reread.training.models.ran.attention_ran import standardise
 from reread.training.models.ran.configuration_ran import RanConfig
@@ -279,6 +279,14 @@ def _own(place: Place) -> Iterator[Own]:
         content, relative = z.chunk(2, dim=-1)
         return (content + blocks.rotate(relative, turns)).transpose(1, 2).flatten(2)
 
+    def plain_bias(q: Tensor, u: Tensor, w: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+        content, position = ((q + bias) * size**-0.5 for bias in (u, w))
+        return content, _RelativeBias.apply(position, table, None)
+
+    def our_bias(q: Tensor, u: Tensor, w: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+        content, position = split_queries(q, u, w, min(BLOCK, length))
+        return content, relative_bias(position, table, None, length)
+
     def plain_ran_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return standardise(x, config) * weight + bias
 
@@ -311,8 +319,8 @@ def _own(place: Place) -> Iterator[Own]:
     yield Own("NEZHA's heads", plain_heads, to_heads, ((rows, length, 3 * width),), (features, turns))
     yield Own("NEZHA's output", plain_output, from_heads, ((rows, heads, length, 2 * size),), (turns,))
     keys = length + length // 4
-    shapes = (rows, length, heads, size), (keys + length, heads, size), (rows, heads, 1, keys)
-    yield Own("ERNIE-Doc's bias", ErnieDocSelfAttention.relative_bias, relative_bias, shapes)
+    shapes = (rows, length, heads, size), (heads, size), (heads, size), (keys + length, heads, size)
+    yield Own("ERNIE-Doc's queries and bias", plain_bias, our_bias, shapes)
     yield Own("RAN's norm", plain_ran_norm, our_ran_norm, (wide, column, column))
     windows = rows, 2, heads, length, size
     yield Own("RAN's rotation", blocks.rotate, rotate_windows, (windows,), (turns,))
