@@ -21,6 +21,7 @@ from benchmarks.gpu.sides import Comparison, Figures, LeftOutError, Place, Side
 from reread.pipeline.estimate.rehearsal import META, Ledger, as_on
 from reread.pipeline.estimate.work import Work, summed
 from reread.training.assembly import Assembly, resolve
+from reread.training.kernels.attention import attended
 from reread.training.kernels.gelu import bias_gelu
 from reread.training.kernels.head import losses_of
 from reread.training.kernels.language import missing
@@ -29,7 +30,7 @@ from reread.training.kernels.ran import ran_norm
 from reread.training.kernels.ran import rotate as rotate_windows
 from reread.training.kernels.residual import residual_output
 from reread.training.kernels.rotation import from_heads, to_heads
-from reread.training.kernels.shift import BLOCK, relative_bias, split_queries
+from reread.training.kernels.shift import BLOCK, relative_attention, relative_bias, split_queries
 from reread.training.kernels.sums import add_to
 from reread.training.models import blocks
 from reread.training.models.ernie_doc.attention_ernie_doc import _RelativeBias
@@ -250,6 +251,14 @@ def _operation(place: Place, one: Own, function: Function) -> Side:
     )
 
 
+def _by_shift(q: Tensor, k: Tensor, v: Tensor, r: Tensor, u: Tensor, w: Tensor) -> Tensor:
+    return relative_attention(q, k, v, r, (u, w), None, None, dropout=0.0)
+
+
+def _in_one_kernel(q: Tensor, k: Tensor, v: Tensor, r: Tensor, u: Tensor, w: Tensor) -> Tensor:
+    return attended(q, k, v, r, u, w, None, 0.0, 0)[0]  # type: ignore[no-any-return]
+
+
 def _own(place: Place) -> Iterator[Own]:
     length, heads, size, inner = (8, 2, 16, 64) if place.toy else (512, 12, 64, 3072)
     rows = 1 if place.toy else max(1, place.tokens // length)
@@ -321,6 +330,9 @@ def _own(place: Place) -> Iterator[Own]:
     keys = length + length // 4
     shapes = (rows, length, heads, size), (heads, size), (heads, size), (keys + length, heads, size)
     yield Own("ERNIE-Doc's queries and bias", plain_bias, our_bias, shapes)
+    segment, those = (rows, length, heads, size), (rows, keys, heads, size)
+    shapes = segment, those, those, (keys + length, heads, size), (heads, size), (heads, size)
+    yield Own("ERNIE-Doc's attention in one kernel", _by_shift, _in_one_kernel, shapes)
     yield Own("RAN's norm", plain_ran_norm, our_ran_norm, (wide, column, column))
     windows = rows, 2, heads, length, size
     yield Own("RAN's rotation", blocks.rotate, rotate_windows, (windows,), (turns,))

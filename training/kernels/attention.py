@@ -2,7 +2,7 @@
 what is, `shift.py` and torch's attention.
 
 Shapes: B rows, T queries, S keys, N heads, h head size, P = S + T rows of the table of distances. Needs tensor cores of
-compute capability 8.0. The plain form is `relative_attention` in the model's file.
+compute capability 8.0, and h a power of 2. The plain form is `relative_attention` in the model's file.
 
 Query i and key j meet in row T - 1 - i + j of the table. In a block of c queries and c keys these are 2 c - 1 rows: the
 products of the queries with the first c of them and with the next c, each turned within its line by c - 1 - i columns,
@@ -26,12 +26,28 @@ SHARES = 8
 
 
 @jit
+def _starts(queries, keys, COLUMNS: constexpr, HEAD: constexpr):
+    """The row of the batch and the head of this program, the number of its first query among those of all heads, and
+    where its queries and its keys begin."""
+    head = tl.program_id(1)
+    row = tl.program_id(2).to(tl.int64)
+    query = row * queries
+    key = row * keys
+    lines = query * tl.num_programs(1) + head * queries
+    return row, head, lines, query * COLUMNS + head * HEAD, key * COLUMNS + head * HEAD
+
+
+@jit
 def _lines(x, first, count, COLUMNS: constexpr, HEAD: constexpr, BLOCK: constexpr):
     """Lines `first` and on of a head [BLOCK, HEAD]; zero outside of 0..count - 1."""
     line = first + tl.arange(0, BLOCK)
-    inside = tl.where(line >= 0, line, count) < count
     at = line[:, None] * COLUMNS + tl.arange(0, HEAD)[None, :]
-    return tl.load(x + at, mask=inside[:, None] & (tl.arange(0, HEAD) < HEAD)[None, :], other=0.0)
+    return tl.load(x + at, mask=((line >= 0) & (line < count))[:, None], other=0.0)
+
+
+@jit
+def _dot(a, b):
+    return tl.dot(a, b, input_precision="ieee")
 
 
 @jit
@@ -45,10 +61,11 @@ def _queries(
 
 
 @jit
-def _turn(x, by, BLOCK: constexpr):
-    """x [BLOCK, BLOCK], of whose line i column j becomes column `by` - i + j of it."""
+def _turn(x, BACK: constexpr, BLOCK: constexpr):
+    """x [BLOCK, BLOCK] with column BLOCK - 1 - i + j of its line i, modulo BLOCK, at column j, or as it was before."""
     line = tl.arange(0, BLOCK)[:, None]
-    return tl.gather(x, (by - line + tl.arange(0, BLOCK)[None, :]) % BLOCK, 1)
+    column = tl.arange(0, BLOCK)[None, :]
+    return tl.gather(x, (column + (line + 1 if BACK else BLOCK - 1 - line)) % BLOCK, 1)
 
 
 @jit
@@ -62,13 +79,16 @@ def _scores(by_content, bias, added, key, keys, ADDED: constexpr, BLOCK: constex
 
 
 @jit
-def _kept(seed, line, key, keys, probability, BLOCK: constexpr):
-    """Whether dropout keeps each probability of a block [BLOCK, BLOCK]; `line` is the number of its first query in the
-    batch. A call of Philox has four numbers."""
-    groups = tl.cdiv(keys, BLOCK) * (BLOCK // 4)
-    offset = (line + tl.arange(0, BLOCK))[:, None] * groups + (key // 4 + tl.arange(0, BLOCK // 4))[None, :]
-    a, b, c, d = tl.rand4x(seed, offset)
-    return tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [BLOCK, BLOCK]) >= probability
+def _dropped(x, seed, line, key, keys, probability, DROPS: constexpr, BLOCK: constexpr):
+    """Dropout of a block [BLOCK, BLOCK], the same for the same `line`, the number of its first query among all. A call
+    of Philox has four numbers."""
+    if DROPS:
+        groups = tl.cdiv(keys, BLOCK) * (BLOCK // 4)
+        query = line.to(tl.int32) + tl.arange(0, BLOCK)
+        a, b, c, d = tl.rand4x(seed, query[:, None] * groups + (key // 4 + tl.arange(0, BLOCK // 4))[None, :])
+        number = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [BLOCK, BLOCK])
+        x = tl.where(number >= probability, x / (1 - probability), 0.0)
+    return x
 
 
 @jit
@@ -79,12 +99,7 @@ def _forward(
 ):  # fmt: skip
     """A program computes a block of queries of a head."""
     first = tl.program_id(0) * BLOCK
-    head = tl.program_id(1)
-    row = tl.program_id(2).to(tl.int64)
-    lines = (row * tl.num_programs(1) + head) * queries
-    of_queries = row * queries * COLUMNS + head * HEAD
-    k += row * keys * COLUMNS + head * HEAD
-    v += row * keys * COLUMNS + head * HEAD
+    row, head, lines, of_queries, of_keys = _starts(queries, keys, COLUMNS, HEAD)
     r += head * HEAD
     added += row * by_row + head * by_head
     content = _queries(q + of_queries, u + head * HEAD, first, queries, REAL, SCALE, COLUMNS, HEAD, BLOCK)
@@ -92,27 +107,24 @@ def _forward(
     is_near = tl.arange(0, BLOCK)[None, :] <= tl.arange(0, BLOCK)[:, None]
     start = queries - BLOCK - first
     table = _lines(r, start, keys + queries, COLUMNS, HEAD, BLOCK)
-    near = _turn(tl.dot(position, tl.trans(table), input_precision="ieee"), BLOCK - 1, BLOCK)
+    near = _turn(_dot(position, tl.trans(table)), False, BLOCK)
     most = tl.full([BLOCK], float("-inf"), REAL)
     total = tl.zeros([BLOCK], REAL)
     output = tl.zeros([BLOCK, HEAD], REAL)
     for key in range(0, keys, BLOCK):
         table = _lines(r, start + key + BLOCK, keys + queries, COLUMNS, HEAD, BLOCK)
-        far = _turn(tl.dot(position, tl.trans(table), input_precision="ieee"), BLOCK - 1, BLOCK)
-        by_content = tl.dot(content, tl.trans(_lines(k, key, keys, COLUMNS, HEAD, BLOCK)), input_precision="ieee")
+        far = _turn(_dot(position, tl.trans(table)), False, BLOCK)
+        by_content = _dot(content, tl.trans(_lines(k + of_keys, key, keys, COLUMNS, HEAD, BLOCK)))
         scores = _scores(by_content, tl.where(is_near, near, far), added, key, keys, ADDED, BLOCK)
         before = most
         most = tl.maximum(most, tl.max(scores, 1))
         a = tl.exp(scores - most[:, None])
         fade = tl.exp(before - most)
         total = total * fade + tl.sum(a, 1)
-        if DROPS:
-            a = tl.where(_kept(seed, (lines + first).to(tl.int32), key, keys, probability, BLOCK), a, 0.0)
-        values = _lines(v, key, keys, COLUMNS, HEAD, BLOCK)
-        output = output * fade[:, None] + tl.dot(a.to(values.dtype), values, input_precision="ieee")
+        a = _dropped(a, seed, lines + first, key, keys, probability, DROPS, BLOCK)
+        values = _lines(v + of_keys, key, keys, COLUMNS, HEAD, BLOCK)
+        output = output * fade[:, None] + _dot(a.to(values.dtype), values)
         near = far
-    if DROPS:
-        output = output / (1 - probability)
     query = first + tl.arange(0, BLOCK)
     tl.store(normaliser + lines + query, most + tl.log(total), mask=query < queries)
     at = of_queries + query[:, None] * COLUMNS + tl.arange(0, HEAD)[None, :]
@@ -128,12 +140,7 @@ def _backward_queries(
 ):  # fmt: skip
     """A program computes the gradients of the scores and the queries for a block of queries of a head."""
     first = tl.program_id(0) * BLOCK
-    head = tl.program_id(1)
-    row = tl.program_id(2).to(tl.int64)
-    lines = (row * tl.num_programs(1) + head) * queries
-    of_queries = row * queries * COLUMNS + head * HEAD
-    k += row * keys * COLUMNS + head * HEAD
-    v += row * keys * COLUMNS + head * HEAD
+    row, head, lines, of_queries, of_keys = _starts(queries, keys, COLUMNS, HEAD)
     r += head * HEAD
     added += row * by_row + head * by_head
     content = _queries(q + of_queries, u + head * HEAD, first, queries, REAL, SCALE, COLUMNS, HEAD, BLOCK)
@@ -147,34 +154,33 @@ def _backward_queries(
     norm = tl.load(normaliser + lines + query, mask=query < queries, other=float("inf"))
     start = queries - BLOCK - first
     table = _lines(r, start, keys + queries, COLUMNS, HEAD, BLOCK)
-    near = _turn(tl.dot(position, tl.trans(table), input_precision="ieee"), BLOCK - 1, BLOCK)
+    near = _turn(_dot(position, tl.trans(table)), False, BLOCK)
     rest = tl.zeros([BLOCK, BLOCK], REAL)
     of_content = tl.zeros([BLOCK, HEAD], REAL)
     of_position = tl.zeros([BLOCK, HEAD], REAL)
     for key in range(0, keys, BLOCK):
         # The block's probabilities and the gradient of its scores
         beyond = _lines(r, start + key + BLOCK, keys + queries, COLUMNS, HEAD, BLOCK)
-        far = _turn(tl.dot(position, tl.trans(beyond), input_precision="ieee"), BLOCK - 1, BLOCK)
-        those = _lines(k, key, keys, COLUMNS, HEAD, BLOCK)
-        by_content = tl.dot(content, tl.trans(those), input_precision="ieee")
-        a = tl.exp(_scores(by_content, tl.where(column <= line, near, far), added, key, keys, ADDED, BLOCK) - norm[:, None])
-        da = tl.dot(given, tl.trans(_lines(v, key, keys, COLUMNS, HEAD, BLOCK)), input_precision="ieee")
-        if DROPS:
-            kept = _kept(seed, (lines + first).to(tl.int32), key, keys, probability, BLOCK)
-            da = tl.where(kept, da / (1 - probability), 0.0)
+        far = _turn(_dot(position, tl.trans(beyond)), False, BLOCK)
+        those = _lines(k + of_keys, key, keys, COLUMNS, HEAD, BLOCK)
+        by_content = _dot(content, tl.trans(those))
+        scores = _scores(by_content, tl.where(column <= line, near, far), added, key, keys, ADDED, BLOCK)
+        a = tl.exp(scores - norm[:, None])
+        da = _dot(given, tl.trans(_lines(v + of_keys, key, keys, COLUMNS, HEAD, BLOCK)))
+        da = _dropped(da, seed, lines + first, key, keys, probability, DROPS, BLOCK)
         ds = a * (da - mean[:, None])
         at = (lines + query)[:, None] * by_query + key + column
         within = (query < queries)[:, None] & (key + column < keys)
         tl.store(d_scores + at, ds.to(d_scores.dtype.element_ty), mask=within)
         # From there to the queries
-        of_content += tl.dot(ds.to(those.dtype), those, input_precision="ieee")
-        back = _turn_back(ds, BLOCK)
+        of_content += _dot(ds.to(those.dtype), those)
+        back = _turn(ds, True, BLOCK)
         ready = tl.where(column >= BLOCK - 1 - line, back, 0.0) + rest
-        of_position += tl.dot(ready.to(table.dtype), table, input_precision="ieee")
+        of_position += _dot(ready.to(table.dtype), table)
         rest = tl.where(column < BLOCK - 1 - line, back, 0.0)
         near = far
         table = beyond
-    of_position += tl.dot(rest.to(table.dtype), table, input_precision="ieee")
+    of_position += _dot(rest.to(table.dtype), table)
     of_content *= SCALE
     of_position *= SCALE
     size = tl.arange(0, HEAD)
@@ -186,13 +192,6 @@ def _backward_queries(
 
 
 @jit
-def _turn_back(x, BLOCK: constexpr):
-    """The inverse of `_turn` by BLOCK - 1."""
-    line = tl.arange(0, BLOCK)[:, None]
-    return tl.gather(x, (tl.arange(0, BLOCK)[None, :] + line + 1) % BLOCK, 1)
-
-
-@jit
 def _backward_keys(
     q, k, v, r, u, w, added, normaliser, dz, means, dk, dv, queries, keys, by_row, by_head, probability, seed,
     REAL: constexpr, SCALE: constexpr, COLUMNS: constexpr, HEAD: constexpr, BLOCK: constexpr, ADDED: constexpr,
@@ -200,11 +199,7 @@ def _backward_keys(
 ):  # fmt: skip
     """A program computes a block of keys of a head."""
     key = tl.program_id(0) * BLOCK
-    head = tl.program_id(1)
-    row = tl.program_id(2).to(tl.int64)
-    lines = (row * tl.num_programs(1) + head) * queries
-    of_queries = row * queries * COLUMNS + head * HEAD
-    of_keys = row * keys * COLUMNS + head * HEAD
+    row, head, lines, of_queries, of_keys = _starts(queries, keys, COLUMNS, HEAD)
     r += head * HEAD
     added += row * by_row + head * by_head
     column = tl.arange(0, BLOCK)[None, :]
@@ -218,25 +213,22 @@ def _backward_keys(
         position = _queries(q + of_queries, w + head * HEAD, first, queries, REAL, SCALE, COLUMNS, HEAD, BLOCK)
         start = queries - BLOCK - first + key
         table = _lines(r, start, keys + queries, COLUMNS, HEAD, BLOCK)
-        near = tl.dot(position, tl.trans(table), input_precision="ieee")
+        near = _dot(position, tl.trans(table))
         table = _lines(r, start + BLOCK, keys + queries, COLUMNS, HEAD, BLOCK)
-        far = tl.dot(position, tl.trans(table), input_precision="ieee")
-        bias = _turn(tl.where(column >= BLOCK - 1 - line, near, far), BLOCK - 1, BLOCK)
-        by_content = tl.dot(content, tl.trans(those), input_precision="ieee")
+        far = _dot(position, tl.trans(table))
+        bias = _turn(tl.where(column >= BLOCK - 1 - line, near, far), False, BLOCK)
+        by_content = _dot(content, tl.trans(those))
         query = first + tl.arange(0, BLOCK)
         norm = tl.load(normaliser + lines + query, mask=query < queries, other=float("inf"))
         mean = tl.load(means + lines + query, mask=query < queries, other=0.0)
         a = tl.exp(_scores(by_content, bias, added, key, keys, ADDED, BLOCK) - norm[:, None])
         given = _lines(dz + of_queries, first, queries, COLUMNS, HEAD, BLOCK)
-        da = tl.dot(given, tl.trans(values), input_precision="ieee")
-        used = a
-        if DROPS:
-            kept = _kept(seed, (lines + first).to(tl.int32), key, keys, probability, BLOCK)
-            da = tl.where(kept, da / (1 - probability), 0.0)
-            used = tl.where(kept, a / (1 - probability), 0.0)
-        of_v += tl.dot(tl.trans(used.to(given.dtype)), given, input_precision="ieee")
+        da = _dot(given, tl.trans(values))
+        da = _dropped(da, seed, lines + first, key, keys, probability, DROPS, BLOCK)
+        used = _dropped(a, seed, lines + first, key, keys, probability, DROPS, BLOCK)
+        of_v += _dot(tl.trans(used.to(given.dtype)), given)
         ds = (a * (da - mean[:, None])).to(content.dtype)
-        of_k += tl.dot(tl.trans(ds), content, input_precision="ieee")
+        of_k += _dot(tl.trans(ds), content)
     at = key + tl.arange(0, BLOCK)
     target = of_keys + at[:, None] * COLUMNS + tl.arange(0, HEAD)[None, :]
     tl.store(dk + target, of_k.to(dk.dtype.element_ty), mask=(at < keys)[:, None])
@@ -264,7 +256,7 @@ def _backward_table(
             key = place + tl.arange(0, BLOCK)[None, :] - (queries - 1) + query
             inside = (key >= 0) & (key < keys) & (query < queries)
             ds = tl.load(d_scores + (lines + query) * by_query + key, mask=inside, other=0.0)
-            of_table += tl.dot(tl.trans(ds), position, input_precision="ieee")
+            of_table += _dot(tl.trans(ds), position)
     at = place + tl.arange(0, BLOCK)
     target = partial + (tl.program_id(2) * distances + at[:, None]) * COLUMNS + head * HEAD
     tl.store(target + tl.arange(0, HEAD)[None, :], of_table, mask=(at < distances)[:, None])
@@ -346,7 +338,8 @@ def _spread(added: Tensor | None, q: Tensor, keys: int) -> tuple[Tensor, dict[st
     rows, _, heads, size = q.shape
     bias = q.expand(rows, *q.shape[1:]) if added is None else added.expand(rows, heads, 1, keys).squeeze(2)
     real = tl.float64 if q.dtype == torch.float64 else tl.float32
-    sizes = {"REAL": real, "SCALE": size**-0.5, "COLUMNS": heads * size, "HEAD": size, "BLOCK": BLOCK}
+    sizes: dict[str, Any] = {"num_warps": 8, "num_stages": 2}  # by the compiler's registers: nothing is timed
+    sizes |= {"REAL": real, "SCALE": size**-0.5, "COLUMNS": heads * size, "HEAD": size, "BLOCK": BLOCK}
     return bias if bias.stride(-1) == 1 else bias.contiguous(), sizes
 
 
