@@ -328,11 +328,11 @@ def _own(place: Place) -> Iterator[Own]:
     yield Own("NEZHA's heads", plain_heads, to_heads, ((rows, length, 3 * width),), (features, turns))
     yield Own("NEZHA's output", plain_output, from_heads, ((rows, heads, length, 2 * size),), (turns,))
     keys = length + length // 4
-    shapes = (rows, length, heads, size), (heads, size), (heads, size), (keys + length, heads, size)
-    yield Own("ERNIE-Doc's queries and bias", plain_bias, our_bias, shapes)
-    segment, those = (rows, length, heads, size), (rows, keys, heads, size)
-    shapes = segment, those, those, (keys + length, heads, size), (heads, size), (heads, size)
-    yield Own("ERNIE-Doc's attention in one kernel", _by_shift, _in_one_kernel, shapes)
+    segment, context, bias = (rows, length, heads, size), (rows, keys, heads, size), (heads, size)
+    table = keys + length, heads, size
+    yield Own("ERNIE-Doc's queries and bias", plain_bias, our_bias, (segment, bias, bias, table))
+    of_attention = segment, context, context, table, bias, bias
+    yield Own("ERNIE-Doc's attention in one kernel", _by_shift, _in_one_kernel, of_attention)
     yield Own("RAN's norm", plain_ran_norm, our_ran_norm, (wide, column, column))
     windows = rows, 2, heads, length, size
     yield Own("RAN's rotation", blocks.rotate, rotate_windows, (windows,), (turns,))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reread.training.kernels import attention
-from reread.training.kernels.layers import LAYERS, dropout_seed
+from reread.training.kernels.layers import LAYERS, Layer, dropout_seed
 from reread.training.models.blocks import Activated, Predictions, ResidualOutput
 from reread.training.models.ernie_doc.attention_ernie_doc import ErnieDocSelfAttention
 from reread.training.models.ernie_doc.modeling_ernie_doc import ErnieDocLayer
@@ -51,8 +51,8 @@ def attending(in_one_kernel: bool) -> AbstractContextManager[Any]:
     """Within this context ERNIE-Doc's attention is that of `kernels.attention`, if it is to be."""
     if not in_one_kernel:
         return nullcontext()
-    row = LAYERS[ErnieDocSelfAttention]
-    return patch.dict(LAYERS, {ErnieDocSelfAttention: row._replace(functions={"attend": _attend})})
+    row = LAYERS.get(ErnieDocSelfAttention, Layer())._replace(functions={"attend": _attend})
+    return patch.dict(LAYERS, {ErnieDocSelfAttention: row})
 
 
 def _attend(*given: Any, dropout: float, official: bool, gap: int) -> Tensor:

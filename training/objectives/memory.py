@@ -56,10 +56,10 @@ class LaneMemory:
         for stack in new:
             others = [dim for dim in range(stack.dim()) if dim != self.dim + 1]
             sums.append(stack.sum(others, dtype=torch.promote_types(stack.dtype, torch.float32)))
-        good = torch.stack(sums).isfinite().all(0)
+        bad = torch.stack(sums).isfinite().logical_not_().any(0)
         for held, stack in zip(self.stacks, new, strict=True):
             shape = [-1 if dim == self.dim + 1 else 1 for dim in range(stack.dim())]
-            held.index_copy_(self.dim + 1, lanes, torch.where(good.view(shape), stack, 0).to(held.dtype))
+            held.index_copy_(self.dim + 1, lanes, stack.masked_fill_(bad.view(shape), 0).to(held.dtype))
 
     def state(self, total: int, mesh: Mesh) -> tuple[dict[str, Tensor], dict[str, Slice]]:
         """`Objective.state` for `total` lanes over all data-parallel ranks."""
