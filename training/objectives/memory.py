@@ -27,7 +27,7 @@ class LaneMemory:
         self.dim: int = model.mems_dim
         self.stacks: list[Tensor] = []
         """All layers' tensors of one shape as one, with a dimension before theirs: a launch for all of them."""
-        for _, layers in groupby(model.empty_mems(1, *segments), key=lambda tensor: tensor.shape):
+        for _, layers in groupby(model.empty_mems(1, *segments), key=lambda tensor: (tensor.shape, tensor.dtype)):
             alike = list(layers)
             shape = list(alike[0].shape)
             shape[self.dim] = lanes
@@ -52,11 +52,10 @@ class LaneMemory:
         would spoil the lane until its document ends."""
         layers = iter(mems)
         new = [torch.stack([*islice(layers, len(stack))]) for stack in self.stacks]
-        sums = []
+        bad = torch.zeros_like(lanes, dtype=torch.bool)
         for stack in new:
             others = [dim for dim in range(stack.dim()) if dim != self.dim + 1]
-            sums.append(stack.sum(others, dtype=torch.promote_types(stack.dtype, torch.float32)))
-        bad = torch.stack(sums).isfinite().logical_not_().any(0)
+            bad |= ~stack.sum(others, dtype=torch.promote_types(stack.dtype, torch.float32)).isfinite()
         for held, stack in zip(self.stacks, new, strict=True):
             shape = [-1 if dim == self.dim + 1 else 1 for dim in range(stack.dim())]
             held.index_copy_(self.dim + 1, lanes, stack.masked_fill_(bad.view(shape), 0).to(held.dtype))
