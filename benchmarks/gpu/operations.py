@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from benchmarks.gpu.ernie_doc_attention import attended
 from benchmarks.gpu.models import NEZHA_512, VOCABULARIES
 from benchmarks.gpu.sides import Comparison, Figures, LeftOutError, Place, Side
 from reread.pipeline.estimate.rehearsal import META, Ledger, as_on
 from reread.pipeline.estimate.work import Work, summed
 from reread.training.assembly import Assembly, resolve
-from reread.training.kernels.attention import attended
 from reread.training.kernels.gelu import bias_gelu
 from reread.training.kernels.head import losses_of
 from reread.training.kernels.language import missing

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from reread.training.kernels import attention
+from benchmarks.gpu import ernie_doc_attention as attention
 from reread.training.kernels.layers import LAYERS, Layer, dropout_seed
 from reread.training.models.blocks import Activated, Predictions, ResidualOutput
 from reread.training.models.ernie_doc.attention_ernie_doc import ErnieDocSelfAttention
@@ -48,7 +48,7 @@ def without(names: Iterable[str]) -> Iterator[None]:
 
 
 def attending(in_one_kernel: bool) -> AbstractContextManager[Any]:
-    """Within this context ERNIE-Doc's attention is that of `kernels.attention`, if it is to be."""
+    """Within this context ERNIE-Doc's attention is that of ernie_doc_attention.py, if it is to be."""
     if not in_one_kernel:
         return nullcontext()
     row = LAYERS.get(ErnieDocSelfAttention, Layer())._replace(functions={"attend": _attend})

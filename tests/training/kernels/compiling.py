@@ -16,7 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from reread.training.kernels.attention import attended
+from benchmarks.gpu.ernie_doc_attention import attended
 from reread.training.kernels.layers import check_layers
 from reread.training.optim.flat import check_update
 

@@ -24,7 +24,7 @@ def test_attention_and_gradients(
     """Blocks of 16, of queries and keys the last ones shorter. The kernel's own choice is what is dropped: values of
     one column for each key show it."""
     extra("kernels", "triton")
-    from reread.training.kernels import attention
+    from benchmarks.gpu import ernie_doc_attention as attention
 
     monkeypatch.setattr(attention, "BLOCK", 16)
     monkeypatch.setattr(attention, "SHARES", 2)
