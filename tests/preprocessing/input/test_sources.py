@@ -121,13 +121,6 @@ def test_an_open_quote_in_csv_names_the_lines_that_are_lost(tmp_path: Path) -> N
         assert problem.reason.startswith(f"lines 3 to {6 if last == 'z' else 5} are lost")
 
 
-def test_a_table_without_header_names_the_way_to_its_columns(tmp_path: Path) -> None:
-    (tmp_path / "a.tsv").write_text("0\tone\n1\ttwo\n")
-    _, (problem,) = read_all(tmp_path / "a.tsv")
-    assert "`[1]` is the second column" in problem.reason
-    assert texts(tmp_path / "a.tsv", text_field="[1]") == ["one", "two"]
-
-
 @pytest.mark.parametrize("name", ["utf-9", "base64", "rot13", "hex", "undefined", "a\0b", "\udcff"])
 def test_an_encoding_that_is_none_of_text_is_refused(name: str) -> None:
     with pytest.raises(UserError, match="encoding: "):
