@@ -267,6 +267,17 @@ def test_a_wrong_encoding_is_named_with_the_one_that_fits(tmp_path: Path, text: 
     assert f"`input.encoding={stored}` would fit" in problem.reason
 
 
+@pytest.mark.parametrize("stated", ["utf-8", "gb18030"])
+def test_a_cut_text_is_not_taken_for_one_in_another_encoding(tmp_path: Path, stated: str) -> None:
+    path, text = tmp_path / "a.txt", "话说天下大势，分久必合。\n" * 2999
+    path.write_bytes(text.encode(stated)[:-2])  # as `head -c` cuts
+    documents, [problem] = read_all(path, encoding=stated)
+    assert not documents and f"`iconv -c -f {stated} -t {stated}`" in problem.reason
+    path.write_bytes(b"preface\n" * 2999 + text.encode("utf-16-le" if stated == "gb18030" else "gb18030"))
+    documents, [problem] = read_all(path, encoding=stated)
+    assert not documents and "iconv" not in problem.reason
+
+
 def test_a_short_table_in_another_encoding_says_what_to_set(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes("text,score\n很好的酒店,1\n不好,0\n".encode("gb18030"))
