@@ -142,8 +142,8 @@ def test_csv_is_read_with_its_quotes(tmp_path: Path) -> None:
 def test_a_column_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("label,review\n1,a\n")
     assert reason(tmp_path / "a.csv") == (
-        "whole file: no column `text`; it has label, review (`input.text_field` says which); `[1]` is the second column "
-        "of a table without header"
+        "whole file: no column `text`; it has label, review (`input.text_field` says which); `[1]` is the second "
+        "column of a table without header"
     )
     assert texts(tmp_path / "a.csv", text_field="review") == ["a"]
     (tmp_path / "b.tsv").write_text('3\t"title\tbody\n')
