@@ -25,7 +25,7 @@ class InputSettings(Settings):
     """Where raw text comes from and how it is read; `input` is one such section or a list of them."""
 
     paths: Annotated[list[str], OneOrMore] = Field(min_length=1)
-    """Files, folders or globs; folders are walked in sorted order."""
+    """Files, folders or globs; folders are walked in sorted order, except corpora in them."""
     validation_paths: Annotated[list[str], OneOrMore] = []
     """Files, folders or globs of text that is entirely held out (wiki.valid.tokens), even if `paths` names it, too."""
     format: Literal[

@@ -3,8 +3,10 @@
 The sections themselves are in `reread.preprocessing.config`, `reread.training.config` and `reread.pipeline.recipe`.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin
 
 from pydantic import (
@@ -65,7 +67,10 @@ class Retired(NamedTuple):
 
 
 class Settings(BaseModel):
-    """A frozen section of a recipe. An unknown key is an error, and so is a number that is not finite."""
+    """A frozen section of a recipe. An unknown key is an error, and so is a number that is not finite.
+
+    A path may begin with ~, the home folder, which no shell expands in the middle of `section.key=~/file`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
@@ -90,6 +95,13 @@ class Settings(BaseModel):
         if isinstance(value, int | float) and abs(value) >= 1 << 63:
             raise ValueError("is beyond 64 bits")
         return value
+
+    @field_validator("*")
+    @classmethod
+    def _expand_home(cls, value: Any) -> Any:
+        if isinstance(value, list):
+            return [cls._expand_home(one) for one in value]
+        return Path(os.path.expanduser(value)) if isinstance(value, Path) else value
 
     @classmethod
     def parse(cls: type[Model], values: Any, where: str) -> Model:

@@ -21,7 +21,7 @@ written in a recipe below its section, or as `section.key=value` on the command 
 its own section's name. `base: NAME` at the root of a recipe begins with the values of another. `scales` there
 holds values by name, which the override `scale=NAME` puts over the recipe's own and over those of `then`. `task` is
 another name for `train.data` of a recipe that fine-tunes. The keys of `train.model` are those of the model's
-configuration: `reread settings model` ([models.md](models.md)).
+configuration: `reread settings model` ([models.md](models.md)). A path may begin with `~`, the home folder.
 
 `reread show RECIPE --write my.yaml` writes a recipe whole, each key below its sentence, to be edited. What other tools
 call `lr`, `batch_size` or `max_length` is answered with the key of this page, also by `reread settings lr`.

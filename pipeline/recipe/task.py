@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 from collections.abc import Sequence
 from functools import partial
 from hashlib import md5
@@ -251,7 +252,7 @@ def _start(train: dict[str, Any], run: Path, pretraining: Recipe | None) -> tupl
     """
     if train.get("init") is None:
         raise UserError("init: the model to fine-tune; give init=FOLDER, a run, an export or a converted model")
-    init = folder = find_run(Path(str(train["init"])))
+    init = folder = find_run(Path(os.path.expanduser(str(train["init"]))))
     if pretraining is not None or RunFile.CHECKPOINTS.of(init).exists():
         folder = next((one for one in (RunFile.MODEL.of(init), RunFile.EXPORT.of(init)) if one.exists()), init)
         init = RunFile.EXPORT.of(init)

@@ -83,10 +83,11 @@ def _of_held_out(manifest: Manifest, settings: PreprocessSettings) -> Iterator[s
     """The warnings about the held-out split: everything, too much, nothing or too little is held out."""
     statistics = manifest.statistics
     documents, tokens = statistics["validation_documents"], statistics["validation_tokens"]
-    if documents == statistics["documents"]:
-        yield "all documents are held out, so none is left to train on; lower `validation_share`"
-        return
     named = any(section.validation_paths for section in settings.inputs)
+    if documents == statistics["documents"]:
+        way = "name less text by `input.validation_paths`" if named else "lower `validation_share`"
+        yield f"all documents are held out, so none is left to train on; {way}"
+        return
     if documents == 0 and settings.validation_share == 0 and not named:
         return
     # Too much is held out, for example a single long book

@@ -105,7 +105,7 @@ def zip_member(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> Itera
 
 def _is_hidden(name: str) -> bool:
     parts = name.split("/")
-    return parts[0] == "__MACOSX" or any(part.startswith(".") and part != "." for part in parts)
+    return parts[0] == "__MACOSX" or any(part.startswith(".") and part not in (".", "..") for part in parts)
 
 
 class _Archive:

@@ -1,5 +1,6 @@
 """A piece of input (a file, or a byte range of one), and the state of reading it, for the readers of all formats."""
 
+import codecs
 import lzma
 import re
 import tarfile
@@ -106,9 +107,17 @@ class PieceReader:
         self.last = "the start"
         """The position of the last document."""
         self._fitting: str | None = None
-        self._guesses = 0
+        self._guesses, self._is_damaged = 0, False
         self._undecoded = bytearray()
         """The data from which an encoding is guessed; a single line of a table may be too short."""
+
+    def begin(self, encoding: str) -> None:
+        """Begin a file, or a member of an archive, in `encoding`, which may be `auto`."""
+        self.encoding = self.stated = encoding
+        self.is_undecided = False
+        if self._is_damaged:  # damage in one member says nothing about the next one
+            self._fitting, self._is_damaged = None, False
+            self._undecoded.clear()
 
     def choose_encoding(self, sample: bytes | bytearray) -> bool:
         """Choose among the candidates of `encoding: auto`; False if none fits, which is reported."""
@@ -168,14 +177,18 @@ class PieceReader:
         try:
             return data.decode(self.encoding).removeprefix("\ufeff")
         except UnicodeError as error:
+            bad = error.start if isinstance(error, UnicodeDecodeError) else 0
             if not self._fitting and self._guesses < 10:  # guessing at every line of a large file would take days
-                self._undecoded += data[:SAMPLE]
+                self._undecoded += data[: min(bad, SAMPLE // 2)] + data[bad : bad + SAMPLE // 2]
                 self._fitting, self._guesses = encoding_that_fits(self._undecoded), self._guesses + 1
-            fits = self._fitting and self._fitting != self.encoding
-            hint = f"`input.encoding={self._fitting}` would fit" if fits else _STATE_IT
+                self._is_damaged = self._fitting == codecs.lookup(self.encoding).name
+            hint = f"`input.encoding={self._fitting}` would fit" if self._fitting else _STATE_IT
+            if self._is_damaged:
+                as_stated = f"-f {self.stated} -t {self.stated}"
+                hint = f"it is elsewhere, so it is damaged or cut there; `iconv -c {as_stated}` leaves out such bytes"
             where = str(error)
             if isinstance(error, UnicodeDecodeError):
-                line = data.count(b"\n", 0, error.start) + 1
-                where = f"byte {error.start}" + (f", line {line}" if line > 1 else "")
+                line = data.count(b"\n", 0, bad) + 1
+                where = f"byte {bad}" + (f", line {line}" if line > 1 else "")
             self.problem(position, f"not {self.stated} ({where} of it); {hint}")
             return None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reread.preprocessing.config import InputSettings
+from reread.preprocessing.corpus.index import INDEX
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.files import special_kind
 from reread.preprocessing.input.dataset_folders import data_files
@@ -117,7 +118,11 @@ def _expand(pattern: str) -> list[str]:
     matches = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
     files = [file for path in matches for file in (_walk(path) if os.path.isdir(path) else [path])]
     if not files:
-        raise UserError(f"input.paths: `{pattern}` matches no file; check the path (or glob) and the folder you run in")
+        hint = "; a list is [one,two], and in it a path with brackets, braces or commas is quoted"
+        raise UserError(
+            f"input.paths: `{pattern}` matches no file; check the path (or glob) and the folder you run in"
+            + (hint if "," in pattern or pattern.startswith("[") else "")
+        )
     return files
 
 
@@ -128,8 +133,12 @@ def _walk(folder: str) -> list[str]:
     files, seen = [], set()
     for here, folders, names in os.walk(folder, onerror=fail, followlinks=True):
         real = os.path.realpath(here)
-        folders[:] = [] if real in seen else [name for name in folders if not name.startswith(".")]
-        if real not in seen:  # following a link to a parent folder would never end
+        is_seen = real in seen  # following a link to a parent folder would never end
+        is_corpus = "manifest.json" in names and INDEX in names
+        if is_corpus and not is_seen:
+            log.info("input: %s: a corpus made by `reread preprocess`, which is not read as text", here)
+        folders[:] = [] if is_seen or is_corpus else [name for name in folders if not name.startswith(".")]
+        if not is_seen and not is_corpus:
             names = [name for name in names if not name.startswith(".")]  # noqa: PLW2901
             files += [os.path.join(here, name) for name in data_files(here, names)]
         seen.add(real)

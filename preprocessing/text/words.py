@@ -45,6 +45,7 @@ _UNKNOWN_HAN = re.compile("[\u3400-\u4dbf\u9fd6-\u9fff\uf900-\ufaff\ud800-\udfff
 _JOINED = "\u4e00-\u9fd5a-zA-Z0-9+#&._%\\-"  # `jieba.re_han_default`: only these characters ever share a word
 _PIECE_END = re.compile(f"[^{_JOINED}\r]")
 _NEVER_JOINED = re.compile(f"[^{_JOINED}]")
+_ENTRY = re.compile("(.+?)( [0-9]+)?( [a-z]+)?$")  # `jieba.re_userdict`: word, frequency and tag
 _ASCII_RUN = re.compile(r"[a-zA-Z0-9+#&._%\-]+")
 _TIE = re.compile(  # pairs for which the six decimals decide; a test derives them again
     "佛执|吊芍|婉[絹绢]|审[怛榫溆玎畬肟鞒]|審[怛榫溆玎畬肟鞒]|常在|应脊|心咸|應脊|摒彭|末置|枇使|知[鴨鸭]|移懂|紕[銖铢]|纰[銖铢]|脯土|賜鼠|赐鼠|鹤榻"
@@ -288,9 +289,15 @@ def _read_dictionary(path: Path) -> bytes:
     lines = content.split(b"\n")
     for number, line in enumerate(lines, 1):
         try:
-            word = line.decode("utf-8-sig").split(" ")[0].strip()
+            entry = _ENTRY.match(line.strip().decode("utf-8-sig"))
         except UnicodeDecodeError:
             raise UserError(f"{path}: line {number} is not UTF-8; save the user dictionary as UTF-8") from None
-        if _NEVER_JOINED.search(word):
-            logger.info("words: %s line %d: jieba never joins all characters of %r", path, number, word)
+        if entry is not None and _NEVER_JOINED.search(entry[1]):
+            logger.info(
+                "words: %s line %d has no effect: jieba reads %r as the word, and never joins all of its characters "
+                "(a line is a word, perhaps its frequency and a tag, with single spaces between them)",
+                path,
+                number,
+                entry[1],
+            )
     return content

@@ -201,6 +201,14 @@ def test_a_held_out_split_that_is_too_small_or_large_is_one_line_with_the_share_
     assert Manifest.read(tmp_path / "corpus") == manifest
 
 
+def test_if_all_text_is_held_out_by_its_name_the_setting_that_names_it_is_to_change(
+    raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    inputs = write(tmp_path / "texts", {"a": sentences(random.Random(7), 3)})
+    make(raw, tmp_path / "corpus", input=inputs | {"validation_paths": inputs["paths"]})
+    assert caplog.messages[-1].endswith("none is left to train on; name less text by `input.validation_paths`")
+
+
 def test_marks_that_the_vocabulary_lacks_are_mapped_where_the_warning_says_so(
     raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -79,7 +79,8 @@ def _documents(reader: PieceReader, source: _Lines, rows: Iterator[list[str]]) -
             reader.too_long(source.position)
             continue
         except csv.Error as error:
-            reader.problem(source.position, f'not CSV ({error}); a field with " in it is quoted, each " doubled')
+            lost = f"lines {source.first} to {source.number} are lost" if source.number > source.first else "not CSV"
+            reader.problem(source.position, f'{lost} ({error}); a field with " in it is quoted, each " doubled')
             continue
         # It is damaged or blank, the header, or a record.
         if source.is_damaged or not any(row):
@@ -89,7 +90,8 @@ def _documents(reader: PieceReader, source: _Lines, rows: Iterator[list[str]]) -
             for name in field.roots(names):
                 if names.count(name) != 1:
                     twice = f"two columns are called `{name}`; rename one of them"
-                    reader.problem("whole file", twice if name in names else missing("column", name, names))
+                    none = f"{missing('column', name, names)}; `[1]` is the second column of a table without header"
+                    reader.problem("whole file", twice if name in names else none)
                     return
         else:
             width = width or len(row)

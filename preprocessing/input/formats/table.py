@@ -112,8 +112,7 @@ def _read_stream(reader: PieceReader, format: str, stream: BinaryIO) -> Iterator
         return
     # The encoding: of the byte order mark, of the settings, or chosen among the candidates
     marked = next((name for mark, name in BOMS if stream.peek().startswith(mark)), None)  # type: ignore[attr-defined]
-    reader.encoding = reader.stated = marked or reader.settings.encoding
-    reader.is_undecided = False
+    reader.begin(marked or reader.settings.encoding)
     reason = _binary(stream.peek(), reader.encoding)  # type: ignore[attr-defined]
     if reason is None and not FORMATS[format].states_encoding:
         if reader.encoding == "auto" and not reader.choose_encoding(stream.peek()):  # type: ignore[attr-defined]

@@ -213,6 +213,18 @@ def test_overrides_may_leave_out_their_section() -> None:
     assert short and (short.steps, short.data.masking.strategy, short.seed) == (7, "span", 3)
 
 
+def test_a_path_may_begin_with_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    lists = ["preprocess.words.user_dictionaries=[~/a.txt, b~]", "preprocess.output=~/zh"]
+    one = ["preprocess.tokenizer.path=~/vocab.txt", "train.data.corpus=~/zh", "train.init=~/model"]
+    recipe = load_recipe("nezha-small", lists + one)
+    assert recipe.preprocess is not None and recipe.train is not None
+    assert recipe.preprocess.words.user_dictionaries == [Path("/home/me/a.txt"), Path("b~")]
+    assert recipe.preprocess.output == recipe.train.data.location == Path("/home/me/zh")
+    assert recipe.preprocess.tokenizer.path == Path("/home/me/vocab.txt")
+    assert recipe.train.init == Path("/home/me/model")
+
+
 def test_a_recipe_file_inherits_and_overrides(tmp_path) -> None:
     (tmp_path / "own.yaml").write_text("base: nezha-base\nname: own\ntrain: {steps: 5, optimizer: {weight_decay: 0}}\n")
     (tmp_path / "child.yaml").write_text("base: own.yaml\nname: child\n")

@@ -142,7 +142,8 @@ def test_csv_is_read_with_its_quotes(tmp_path: Path) -> None:
 def test_a_column_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("label,review\n1,a\n")
     assert reason(tmp_path / "a.csv") == (
-        "whole file: no column `text`; it has label, review (`input.text_field` says which)"
+        "whole file: no column `text`; it has label, review (`input.text_field` says which); `[1]` is the second "
+        "column of a table without header"
     )
     assert texts(tmp_path / "a.csv", text_field="review") == ["a"]
     (tmp_path / "b.tsv").write_text('3\t"title\tbody\n')
@@ -278,7 +279,8 @@ def test_members_of_a_zip_archive_are_read_by_their_names(tmp_path: Path) -> Non
         "d.zip": inner,
         "e.tar": make_tar({"a.txt": b"a"}),
         "f.txt": inner,
-        "g.txt": b"last",
+        "../g.txt": b"last",
+        "../.h.txt": b"hidden",
     }
     path = tmp_path / "a.zip"
     path.write_bytes(make_zip(members))
@@ -288,7 +290,7 @@ def test_members_of_a_zip_archive_are_read_by_their_names(tmp_path: Path) -> Non
         ("x", "b.jsonl.gz, line 1"),
         ("y", "b.jsonl.gz, line 2"),
         ("z", "c.csv, line 2"),
-        ("last", "g.txt, whole file"),
+        ("last", "../g.txt, whole file"),
     ]
     assert [one.position.partition(",")[0] for one in problems] == ["d.zip", "e.tar", "f.txt"]
     assert all("unpack it" in one.reason for one in problems[:2]) and "a zip archive" in problems[2].reason

@@ -242,7 +242,7 @@ def test_an_output_folder_inside_the_input_is_never_read(
     assert len((folder / "corpus" / "train-00000.tar").read_bytes()) > 0
     with caplog.at_level("INFO", "reread"):
         assert build(settings).fingerprint == first.fingerprint
-    assert "files in the output folder" in caplog.text and "nothing to do" in caplog.text
+    assert "which is not read as text" in caplog.text and "nothing to do" in caplog.text
     inside = settings.model_copy(update={"input": InputSettings(paths=[str(folder / "corpus" / "*.tar")])})
     with pytest.raises(UserError, match="all of the input lies in"):
         build(inside)

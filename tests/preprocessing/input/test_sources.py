@@ -96,6 +96,29 @@ def test_automatic_formats_say_why(tmp_path: Path, caplog: pytest.LogCaptureFixt
 def test_a_path_that_matches_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no-such-\*.*matches no file"):
         find_files([InputSettings(paths=[str(tmp_path / "no-such-*")])])
+    for given in ("a.txt,b.txt", "[chapter[0-9].txt]"):
+        with pytest.raises(UserError, match=r"matches no file.*a list is \[one,two\]"):
+            find_files([InputSettings(paths=[given])])
+
+
+def test_a_corpus_in_a_folder_is_not_read_as_text(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("a.txt", "old/manifest.json", "old/index.npz", "old/report.md", "old/tokenizer/vocab.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    with caplog.at_level(logging.INFO, logger="reread"):
+        (found,) = find_files([InputSettings(paths=[str(tmp_path)])])
+    assert found.path == str(tmp_path / "a.txt")
+    assert caplog.messages[0].startswith(f"input: {tmp_path / 'old'}: a corpus")
+
+
+def test_an_open_quote_in_csv_names_the_lines_that_are_lost(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    for last, found in (("z", ["a"]), ('"y"', ["a", "x"])):
+        path.write_text(f'text,n\na,1\n"b,2\nc,3\n{last},4\nx,5\n')
+        documents, (problem,) = read_all(path)
+        assert [document.text for document in documents] == found
+        assert problem.position == "line 3"
+        assert problem.reason.startswith(f"lines 3 to {6 if last == 'z' else 5} are lost")
 
 
 @pytest.mark.parametrize("name", ["utf-9", "base64", "rot13", "hex", "undefined", "a\0b", "\udcff"])
@@ -242,6 +265,17 @@ def test_a_wrong_encoding_is_named_with_the_one_that_fits(tmp_path: Path, text: 
     documents, [problem] = read_all(path, encoding=stated)
     assert not documents and problem.path == str(path) and f"not {stated} (byte" in problem.reason
     assert f"`input.encoding={stored}` would fit" in problem.reason
+
+
+@pytest.mark.parametrize("stated", ["utf-8", "gb18030"])
+def test_a_cut_text_is_not_taken_for_one_in_another_encoding(tmp_path: Path, stated: str) -> None:
+    path, text = tmp_path / "a.txt", "话说天下大势，分久必合。\n" * 2999
+    path.write_bytes(text.encode(stated)[:-2])  # as `head -c` cuts
+    documents, [problem] = read_all(path, encoding=stated)
+    assert not documents and f"`iconv -c -f {stated} -t {stated}`" in problem.reason
+    path.write_bytes(b"preface\n" * 2999 + text.encode("utf-16-le" if stated == "gb18030" else "gb18030"))
+    documents, [problem] = read_all(path, encoding=stated)
+    assert not documents and "iconv" not in problem.reason
 
 
 def test_a_short_table_in_another_encoding_says_what_to_set(tmp_path: Path) -> None:

@@ -143,13 +143,16 @@ def test_a_user_dictionary_joins_its_words_and_changes_the_description(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     dictionary = tmp_path / "names.txt"
-    dictionary.write_text("石墨烯电池组 100 n\n约·翰\n", encoding="utf-8")
+    lines = ["石墨烯电池组 100 n", "约·翰", "电池 3 n # 注", "电池\t3", "电池 3.5", "", "石墨 3"]
+    dictionary.write_text("\n".join(lines), encoding="utf-8")
     plain = WordSegmenter(WordSettings())
     assert plain.description == WordSegmenter(WordSettings(engine="jieba")).description
     with caplog.at_level(logging.INFO, "reread"):
         segmenter = WordSegmenter(WordSettings(user_dictionaries=[dictionary]))
     assert segmenter.engine == "jieba"
-    assert "jieba itself" in caplog.text and "line 2" in caplog.text
+    assert "jieba itself" in caplog.text
+    useless = [int(message.split("line ")[1].split()[0]) for message in caplog.messages if "no effect" in message]
+    assert useless == [2, 3, 4, 5]
     assert "石墨烯电池组" in split(segmenter, "新的石墨烯电池组问世")
     assert "石墨烯电池组" not in split(plain, "新的石墨烯电池组问世")
     dictionary.write_text("石墨烯 100 n\n", encoding="utf-8")
