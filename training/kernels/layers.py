@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from reread.training.kernels.gelu import bias_gelu
 from reread.training.kernels.head import Undecoded, losses_of
 from reread.training.kernels.products import adds_to, linear
-from reread.training.kernels.ran import ran_norm, rotate
+from reread.training.kernels.ran import ran_norm
 from reread.training.kernels.residual import residual_norm, residual_output
 from reread.training.kernels.rotation import from_heads, to_heads
 from reread.training.kernels.shift import relative_bias
 from reread.training.kernels.tail import Options, tail
-from reread.training.models import blocks
+from reread.training.kernels.windows import Options as WindowOptions
+from reread.training.kernels.windows import window_attention, window_weights, window_weights_backward
 from reread.training.models.blocks import Activated, PostNormLayer, Predictions, ResidualOutput
 from reread.training.models.ernie_doc.attention_ernie_doc import ErnieDocSelfAttention
 from reread.training.models.ernie_doc.modeling_ernie_doc import ErnieDocLayer
@@ -29,19 +30,20 @@ from reread.training.models.longformer.modeling_longformer import LongformerLMHe
 from reread.training.models.nezha.attention_nezha import NezhaSelfAttention, Positions, Rotations
 from reread.training.models.nezha.configuration_nezha import NezhaConfig
 from reread.training.models.nezha.modeling_nezha import NezhaEncoder, NezhaLayer
-from reread.training.models.ran.attention_ran import RanCellNorm, RanLayer, RanLayerNorm, standardise
+from reread.training.models.ran.attention_ran import LARGEST_FUSED, RanCellNorm, RanLayer, RanLayerNorm, standardise
 from reread.training.models.ran.configuration_ran import RanConfig
+from reread.training.models.ran.windows_ran import RanWindows
 
 
 def install(model: nn.Module) -> None:
     """Replace what the layers that have kernels compute by."""
     for module in model.modules():
-        row = LAYERS.get(type(module))
-        if row and all(type(module.get_submodule(name)) is nn.Linear for name in row.linear):
+        row = LAYERS.get(type(module), Layer())
+        for name, function in row.functions.items():
+            setattr(module, name, function)
+        if all(type(module.get_submodule(name)) is nn.Linear for name in row.linear):
             for name, method in row.methods.items():
                 setattr(module, name, MethodType(method, module))
-            for name, function in row.functions.items():
-                setattr(module, name, function)
 
 
 def _linear(layer: Any, x: Tensor) -> Tensor:
@@ -111,11 +113,35 @@ def _ran_norm(layer: Any, x: Tensor) -> Tensor:
     return ran_norm(x, layer.weight, layer.bias, layer.config.layer_norm_eps)[0]
 
 
+def _ran_contexts(
+    layer: Any, z: Tensor, cells: Any, windows: RanWindows, probabilities: bool
+) -> tuple[Tensor, Tensor | None]:
+    attention = layer.attention
+    if probabilities or attention.head_size <= LARGEST_FUSED:  # smaller heads have fused attention
+        return RanLayer.contexts(layer, z, cells, windows, probabilities)
+    projections = attention.query, attention.key, attention.value
+    of_tokens = [windows.cut(one(z)).contiguous() for one in projections]
+    context = torch.empty_like(of_tokens[0])
+    drops = attention.heads.dropout if layer.training else 0.0
+    mask = windows.seen
+    for number in range(windows.count):
+        z_cell = layer.dropout(layer.LayerNorm(cells.all[-1]))
+        seed = dropout_seed(z.device) if drops else 0
+        options = WindowOptions(
+            *(attention.head_size, attention.activation == "swish", windows.rotary),
+            *(None if mask is None else mask[:, number], drops, seed),
+        )
+        of_cells = [one(z_cell) for one in projections]
+        of_tokens, context, of_cell = window_attention(number, options, of_tokens, context, of_cells)
+        cells.update(layer.finish(of_cell, z_cell))
+    return context, None
+
+
 class Layer(NamedTuple):
     """A layer with kernels."""
 
     linear: tuple[str, ...] = ()
-    """The Linear layers whose weights it uses, by their paths."""
+    """The Linear layers that are whole if its methods are replaced, by their paths."""
     methods: Mapping[str, Callable[..., Any]] = {}
     """The methods that take the place of its own, by name."""
     functions: Mapping[str, Callable[..., Tensor]] = {}
@@ -133,7 +159,11 @@ LAYERS: dict[type[nn.Module], Layer] = {
     LongformerLMHead: Layer(("dense", "decoder"), {"forward": _longformer_predictions}),
     NezhaSelfAttention: Layer(("query", "key", "value"), {"forward": _nezha_attention}),
     ErnieDocSelfAttention: Layer(functions={"relative_bias": relative_bias}),
-    RanLayer: Layer(functions={"standardise": _standardised, "rotate": rotate}),
+    RanLayer: Layer(
+        ("attention.query", "attention.key", "attention.value"),
+        {"contexts": _ran_contexts},
+        {"standardise": _standardised},
+    ),
     RanLayerNorm: Layer(methods={"forward": _ran_norm}),
     RanCellNorm: Layer(methods={"forward": _ran_norm}),
 }
@@ -168,7 +198,7 @@ def _check_nezha(device: torch.device, dtype: torch.dtype, tolerance: float, act
 
 
 def _check_others(device: torch.device, dtype: torch.dtype, tolerance: float) -> None:
-    normal, turns = RanConfig(layer_norm_eps=1e-5), _waves(9, 4, 2, device=device)
+    normal = RanConfig(layer_norm_eps=1e-5)
     labels = torch.arange(12, device=device)
 
     def plain_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -190,7 +220,6 @@ def _check_others(device: torch.device, dtype: torch.dtype, tolerance: float) ->
     cases: tuple[tuple[Callable[..., Tensor], Callable[..., Tensor], tuple[tuple[int, ...], ...]], ...] = (
         (plain_norm, norm, ((12, 40), (40,), (40,))),
         (lambda x: standardise(x, normal), lambda x: ran_norm(x, None, None, 1e-5)[0], ((12, 40),)),
-        (lambda x: blocks.rotate(x, turns), lambda x: rotate(x, turns), ((1, 2, 2, 9, 8),)),
         (
             lambda logits: F.cross_entropy(logits.float(), labels, reduction="none"),
             lambda logits: losses_of(logits, labels, 40)[0],

@@ -1,7 +1,7 @@
-"""RAN's norm and rotary positions, each in one launch.
+"""RAN's norm in one launch.
 
-Shapes: n rows of D columns; the plain forms are `standardise` in the model's file and `rotate` in models/blocks.py. A
-program computes a row, in the norm's backward pass every `PROGRAMS`-th one.
+Shapes: n rows of D columns; the plain form is `standardise` in the model's file. A program computes a row, in the
+backward pass every `PROGRAMS`-th one.
 """
 
 from typing import Any
@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor
 
 from reread.training.kernels.language import Operator, constexpr, jit, next_power_of_2, tl
-from reread.training.kernels.rotation import turn
 from reread.training.kernels.sums import new_partials, real_type, sum_partials
 
 
@@ -62,23 +61,6 @@ def _norm_backward(
         tl.store(target + COLUMNS, of_bias, mask=inside)
 
 
-@jit
-def _rotate(
-    x, turns, y, heads, positions, by_text, by_window, by_head, by_position, windows,
-    HEAD: constexpr, BACK: constexpr, WIDTH: constexpr,
-):  # fmt: skip
-    position = tl.program_id(0)
-    head = tl.program_id(1).to(tl.int64)
-    window = tl.program_id(2).to(tl.int64)
-    column = tl.arange(0, WIDTH)
-    inside = column < HEAD
-    at = (window // windows) * by_text + (window % windows) * by_window + head * by_head + position * by_position
-    value = tl.load(x + at + column, mask=inside, other=0.0)
-    result = turn(value, turns, position * HEAD + column, inside, BACK, WIDTH)
-    target = ((window * heads + head) * positions + position) * HEAD + column
-    tl.store(y + target, result.to(value.dtype), mask=inside)
-
-
 @Operator
 def ran_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """x [..., D] -> (x - mean) / sqrt(mean of x² + eps), times weight plus bias [D] if there are, and the mean and the
@@ -119,25 +101,8 @@ def _norm_gradients(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), new_partials(x, 2)
 
 
-@Operator
-def rotate_heads(x: Tensor, turns: Tensor, back: bool) -> Tensor:
-    """x [B, n, N, P, h], turns [P, h/2, 2] -> neighbouring columns rotated by the angles, or `back`; contiguous."""
-    if x.stride(-1) != 1:
-        x = x.contiguous()
-    y = x.new_empty(x.shape)
-    texts, windows, heads, positions, size = x.shape
-    _rotate[(positions, heads, texts * windows)](
-        *(x, turns.contiguous(), y, heads, positions, *x.stride()[:4], windows),
-        HEAD=size,
-        BACK=back,
-        WIDTH=next_power_of_2(size),
-    )
-    return y
-
-
 ran_norm.register_fake(lambda x, *_: _norm_outputs(x))
 ran_norm_backward.register_fake(lambda dy, x, weight, mean, scale: _norm_gradients(x))
-rotate_heads.register_fake(lambda x, turns, back: x.new_empty(x.shape))
 
 
 def _keep_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -155,17 +120,4 @@ def _norm_back(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     return dx, d_weight, d_bias, None
 
 
-def _keep_turns(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(inputs[1])
-    ctx.back = inputs[2]
-
-
 ran_norm.register_autograd(_norm_back, setup_context=_keep_norm)
-rotate_heads.register_autograd(
-    lambda ctx, dy: (rotate_heads(dy, *ctx.saved_tensors, not ctx.back), None, None), setup_context=_keep_turns
-)
-
-
-def rotate(x: Tensor, turns: Tensor) -> Tensor:
-    """As `rotate` of models/blocks.py for x [B, n, N, P, h]."""
-    return rotate_heads(x, turns, False)
