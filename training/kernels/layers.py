@@ -23,6 +23,7 @@ from reread.training.kernels.shift import relative_bias
 from reread.training.kernels.tail import Options, tail
 from reread.training.kernels.windows import Options as WindowOptions
 from reread.training.kernels.windows import window_attention, window_weights, window_weights_backward
+from reread.training.models import blocks
 from reread.training.models.blocks import Activated, PostNormLayer, Predictions, ResidualOutput
 from reread.training.models.ernie_doc.attention_ernie_doc import ErnieDocSelfAttention
 from reread.training.models.ernie_doc.modeling_ernie_doc import ErnieDocLayer
@@ -171,11 +172,12 @@ LAYERS: dict[type[nn.Module], Layer] = {
 
 def check_layers(device: torch.device) -> None:
     """Raises AssertionError if a layer of NEZHA, what is dropped before a norm, losses over a vocabulary, ERNIE-Doc's
-    bias, or RAN's norm or rotation has another output or gradient by the kernels."""
+    bias, or RAN's norm or attention has another output or gradient by the kernels."""
     types = [(torch.float32, 1e-3), (torch.float16, 3e-2)]
     types += [(torch.bfloat16, 2e-1)] if device.type == "cuda" and torch.cuda.is_bf16_supported() else []
     for dtype, tolerance in types:
         _check_others(device, dtype, tolerance)
+        _check_dropped(device, dtype, tolerance)
         for activation in ("gelu", "gelu_new"):
             _check_nezha(device, dtype, tolerance, activation)
 
@@ -217,6 +219,19 @@ def _check_others(device: torch.device, dtype: torch.dtype, tolerance: float) ->
         return 2 * F.layer_norm(residual + torch.where(kept, (x + bias) / 0.6, 0.0), (40,), gamma, beta, 1e-5)
 
     bias_shapes = ((1, 66, 2, 8), (66 + 70, 2, 8), (1, 1, 1, 70), (1, 2, 70), (1, 2, 66))  # two blocks
+    turns, mask = _waves(9, 132, 2, device=device), torch.ones(2, 10, 10, dtype=torch.bool, device=device).tril()
+
+    def plain_window(*given: Tensor) -> Tensor:
+        whole = (F.silu(torch.cat([cell[:, None], of[:, 0]], 1)) for of, cell in zip(given[:3], given[3:], strict=True))
+        q, k, v = (one.unflatten(-1, (2, 264)).transpose(1, 2) for one in whole)
+        q, k = (torch.cat([one[:, :, :1], blocks.rotate(one[:, :, 1:], turns)], dim=2) for one in (q, k))
+        return F.scaled_dot_product_attention(q, k, v, mask[:, None]).transpose(1, 2).flatten(2)
+
+    def window(*given: Tensor) -> Tensor:
+        options, context = WindowOptions(264, True, turns, mask, 0.0, 0), torch.empty_like(given[0])
+        _, context, cell = window_attention(0, options, [*given[:3]], context, [*given[3:]])
+        return torch.cat([cell[:, None], context[:, 0]], dim=1)
+
     cases: tuple[tuple[Callable[..., Tensor], Callable[..., Tensor], tuple[tuple[int, ...], ...]], ...] = (
         (plain_norm, norm, ((12, 40), (40,), (40,))),
         (lambda x: standardise(x, normal), lambda x: ran_norm(x, None, None, 1e-5)[0], ((12, 40),)),
@@ -226,6 +241,7 @@ def _check_others(device: torch.device, dtype: torch.dtype, tolerance: float) ->
             ((12, 40),),
         ),
         (plain_dropped, dropped, ((12, 40), (40,), (12, 40), (40,), (40,))),
+        (plain_window, window, ((2, 1, 9, 528),) * 3 + ((2, 528),) * 3),
         (ErnieDocSelfAttention.relative_bias, relative_bias, bias_shapes[:3]),
         (ErnieDocSelfAttention.relative_bias, relative_bias, bias_shapes),
     )
@@ -234,6 +250,16 @@ def _check_others(device: torch.device, dtype: torch.dtype, tolerance: float) ->
         outputs = [compute(*given) for compute in (plain, ours)]
         results = [[output, *torch.autograd.grad(output.float().square().sum(), given)] for output in outputs]
         _compare(results[0], results[1], tolerance)
+
+
+def _check_dropped(device: torch.device, dtype: torch.dtype, tolerance: float) -> None:
+    scores = _waves(6, 3, 8, device=device).to(dtype).requires_grad_()
+    given = scores.detach(), None, 2, 0.4, 12345
+    weights, upstream = window_weights(*given), _waves(6, 3, 8, device=device).flip(2).to(dtype)
+    plain = F.pad(scores[..., :3].float().softmax(-1), (0, 5)) * (weights != 0) / 0.6
+    expected = [plain, *torch.autograd.grad(plain, scores, upstream.float())]
+    ours = [weights, window_weights_backward(upstream, *given)]
+    _compare([one.to(dtype) for one in expected], ours, tolerance)
 
 
 def _waves(*shape: int, device: torch.device) -> Tensor:

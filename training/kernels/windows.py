@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from reread.training.kernels.language import Operator, cdiv, constexpr, jit, next_power_of_2, tl
+from reread.training.kernels.language import Operator, cdiv, constexpr, jit, next_power_of_2, real, tl
 
 # Triton's kernels
 
@@ -171,57 +171,52 @@ def _kept(seed, row, probability, ROWS: constexpr, WIDTH: constexpr):
 
 @jit
 def _probabilities(
-    scores, mask, row, of_text, of_place, of_one, places,
-    KEYS: constexpr, MASKED: constexpr, REAL: constexpr, WIDTH: constexpr,
+    scores, mask, row, at, of_text, of_place, of_one, keys, places, MASKED: constexpr, REAL: constexpr, WIDTH: constexpr
 ):  # fmt: skip
-    """[ROWS, WIDTH] of rows of scores [KEYS], of which the first `places` count; `of_one`: the rows of a text."""
+    """Of rows [ROWS, WIDTH] of scores, of whose `keys` the first `places` count; `of_one`: the rows of a text."""
     column = tl.arange(0, WIDTH)[None, :]
+    value = tl.load(scores + at, mask=column < keys, other=0.0).to(REAL)  # all of the row, which is aligned
     seen = column < places
     if MASKED:
-        at = (row // of_one).to(tl.int64) * of_text + (row % places) * of_place
-        seen = seen & (tl.load(mask + at[:, None] + column, mask=seen, other=0) != 0)
-    value = tl.load(scores + row.to(tl.int64)[:, None] * KEYS + column, mask=seen, other=float("-inf")).to(REAL)
+        of_row = (row // of_one).to(tl.int64) * of_text + (row % places) * of_place
+        seen = seen & (tl.load(mask + of_row[:, None] + column, mask=seen, other=0) != 0)
+    value = tl.where(seen, value, float("-inf"))
     value = tl.exp(value - tl.max(value, axis=1)[:, None])
     return value / tl.sum(value, axis=1)[:, None]
 
 
 @jit
 def _softmax(
-    scores, mask, weights, rows, of_text, of_place, of_one, places, probability, seed,
-    KEYS: constexpr, MASKED: constexpr, DROPS: constexpr, REAL: constexpr, ROWS: constexpr, WIDTH: constexpr,
+    scores, mask, weights, rows, eighths, places, of_text, of_place, of_one, probability, seed,
+    MASKED: constexpr, DROPS: constexpr, REAL: constexpr, ROWS: constexpr, WIDTH: constexpr,
 ):  # fmt: skip
+    keys, column = eighths * 8, tl.arange(0, WIDTH)[None, :]
     row = tl.minimum(tl.program_id(0) * ROWS + tl.arange(0, ROWS), rows - 1)
-    share = _probabilities(scores, mask, row, of_text, of_place, of_one, places, KEYS, MASKED, REAL, WIDTH)
+    at = row.to(tl.int64)[:, None] * keys + column
+    share = _probabilities(scores, mask, row, at, of_text, of_place, of_one, keys, places, MASKED, REAL, WIDTH)
     if DROPS:
         share = tl.where(_kept(seed, row, probability, ROWS, WIDTH), share / (1 - probability), 0.0)
-    column = tl.arange(0, WIDTH)[None, :]
-    tl.store(
-        weights + row.to(tl.int64)[:, None] * KEYS + column, share.to(weights.dtype.element_ty), mask=column < KEYS
-    )
+    tl.store(weights + at, share.to(weights.dtype.element_ty), mask=column < keys)
 
 
 @jit
 def _softmax_backward(
-    dweights, scores, mask, dscores, rows, of_text, of_place, of_one, places, probability, seed,
-    KEYS: constexpr, MASKED: constexpr, DROPS: constexpr, REAL: constexpr, ROWS: constexpr, WIDTH: constexpr,
+    dweights, scores, mask, dscores, rows, eighths, places, of_text, of_place, of_one, probability, seed,
+    MASKED: constexpr, DROPS: constexpr, REAL: constexpr, ROWS: constexpr, WIDTH: constexpr,
 ):  # fmt: skip
+    keys, column = eighths * 8, tl.arange(0, WIDTH)[None, :]
     row = tl.minimum(tl.program_id(0) * ROWS + tl.arange(0, ROWS), rows - 1)
-    share = _probabilities(scores, mask, row, of_text, of_place, of_one, places, KEYS, MASKED, REAL, WIDTH)
-    column = tl.arange(0, WIDTH)[None, :]
-    at = row.to(tl.int64)[:, None] * KEYS + column
-    gradient = tl.load(dweights + at, mask=column < KEYS, other=0.0).to(REAL)
+    at = row.to(tl.int64)[:, None] * keys + column
+    share = _probabilities(scores, mask, row, at, of_text, of_place, of_one, keys, places, MASKED, REAL, WIDTH)
+    gradient = tl.load(dweights + at, mask=column < keys, other=0.0).to(REAL)
     if DROPS:
         gradient = tl.where(_kept(seed, row, probability, ROWS, WIDTH), gradient / (1 - probability), 0.0)
     gradient = share * (gradient - tl.sum(gradient * share, axis=1)[:, None])
-    tl.store(dscores + at, gradient.to(dscores.dtype.element_ty), mask=column < KEYS)
+    tl.store(dscores + at, gradient.to(dscores.dtype.element_ty), mask=column < keys)
 
 
 # The operators. Tokens and what is written of them are one window's of all, [B, P, N h] whose last dimensions are
 # contiguous.
-
-
-def _real(x: Tensor) -> Any:
-    return tl.float64 if x.dtype == torch.float64 else tl.float32
 
 
 def _blocks(heads: int, head: int) -> dict[str, int]:
@@ -248,7 +243,7 @@ def window_heads(
         *(tokens[0].stride(0), positions, made[1].shape[1], columns // head, head**-0.5),
         ACTIVE=activates,
         TURNS=turns is not None,
-        REAL=_real(tokens[0]),
+        REAL=real(tokens[0]),
         **blocks,
     )
     return made
@@ -281,7 +276,7 @@ def window_heads_backward(
         *(tokens[0].stride(0), dtokens[0].stride(0), positions, gradients[1].shape[1], columns // head, head**-0.5),
         ACTIVE=activates,
         TURNS=turns is not None,
-        REAL=_real(tokens[0]),
+        REAL=real(tokens[0]),
         **blocks,
     )
     return dcells
@@ -323,22 +318,27 @@ def _attended_like(tokens: Tensor, head: int) -> Tensor:
     return tokens.new_empty(tokens.shape[0] * tokens.shape[2] // head, 1 + tokens.shape[1], head)
 
 
+def _of_scores(
+    scores: Tensor, mask: Tensor | None, rows: int
+) -> tuple[tuple[int], Tensor, tuple[int, ...], dict[str, Any]]:
+    """The grid of both kernels of scores, the mask or what takes its place, numbers, and constants."""
+    count, places, keys = scores.shape
+    width = next_power_of_2(keys)
+    at_once = max(1, 2048 // width)
+    seen = scores if mask is None else mask.view(torch.uint8)
+    of_text, of_place = (0, 0) if mask is None else (mask.stride(0), mask.stride(1) if mask.shape[1] > 1 else 0)
+    numbers = count * places, keys // 8, places, of_text, of_place, count // rows * places
+    constants = {"MASKED": mask is not None, "REAL": real(scores), "ROWS": at_once, "WIDTH": width}
+    return (cdiv(count * places, at_once),), seen, numbers, constants
+
+
 @Operator
 def window_weights(scores: Tensor, mask: Tensor | None, rows: int, drops: float, seed: int) -> Tensor:
     """scores [B N, 1 + P, K] of B = `rows` -> probabilities over the first 1 + P keys, of which dropout keeps some by
     its seed; 0 for the others. mask [B, 1 or 1 + P, 1 + P]: the keys that are seen."""
     weights = scores.new_empty(scores.shape)
-    grid, given, sizes = _of_scores(scores, mask, rows)
-    _softmax[grid](
-        scores,
-        scores if mask is None else mask.view(torch.uint8),
-        weights,
-        *given,
-        drops,
-        seed,
-        **sizes,
-        DROPS=drops > 0,
-    )
+    grid, seen, numbers, constants = _of_scores(scores, mask, rows)
+    _softmax[grid](scores, seen, weights, *numbers, drops, seed, DROPS=drops > 0, **constants)
     return weights
 
 
@@ -348,24 +348,9 @@ def window_weights_backward(
 ) -> Tensor:
     """The gradient of `scores`, of which the weights are computed again."""
     dscores = scores.new_empty(scores.shape)
-    grid, given, sizes = _of_scores(scores, mask, rows)
-    _softmax_backward[grid](
-        *(dweights, scores, scores if mask is None else mask.view(torch.uint8), dscores, *given, drops, seed),
-        **sizes,
-        DROPS=drops > 0,
-    )
+    grid, seen, numbers, constants = _of_scores(scores, mask, rows)
+    _softmax_backward[grid](dweights, scores, seen, dscores, *numbers, drops, seed, DROPS=drops > 0, **constants)
     return dscores
-
-
-def _of_scores(scores: Tensor, mask: Tensor | None, rows: int) -> tuple[tuple[int], tuple[int, ...], dict[str, Any]]:
-    """The grid, numbers and constants of both kernels."""
-    count, places, keys = scores.shape
-    width = next_power_of_2(keys)
-    at_once = max(1, 2048 // width)
-    of_text, of_place = (0, 0) if mask is None else (mask.stride(0), mask.stride(1) if mask.shape[1] > 1 else 0)
-    given = count * places, of_text, of_place, count // rows * places, places
-    sizes = {"KEYS": keys, "MASKED": mask is not None, "REAL": _real(scores), "ROWS": at_once, "WIDTH": width}
-    return (cdiv(count * places, at_once),), given, sizes
 
 
 window_heads.register_fake(lambda tokens, cells, turns, head, activates: _heads_like(tokens[0], head))
