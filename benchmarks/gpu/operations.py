@@ -26,11 +26,11 @@ from reread.training.kernels.head import losses_of
 from reread.training.kernels.language import missing
 from reread.training.kernels.layers import dropout_seed
 from reread.training.kernels.ran import ran_norm
-from reread.training.kernels.ran import rotate as rotate_windows
 from reread.training.kernels.residual import residual_output
 from reread.training.kernels.rotation import from_heads, to_heads
 from reread.training.kernels.shift import relative_bias
 from reread.training.kernels.sums import add_to
+from reread.training.kernels.windows import Options, window_attention
 from reread.training.models import blocks
 from reread.training.models.ernie_doc.attention_ernie_doc import ErnieDocSelfAttention
 from reread.training.models.nezha import NezhaConfig, NezhaForPreTraining
@@ -283,7 +283,22 @@ def _own(place: Place) -> Iterator[Own]:
         return standardise(x, config) * weight + bias
 
     def our_ran_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return ran_norm(x, weight, bias, 1e-5)[0]
+        return ran_norm(x, None, None, weight, bias, 1e-5)[0]
+
+    wide_head = size if place.toy else 768
+
+    def plain_window(*given: Tensor) -> Tensor:
+        tokens, cells, turns = given[:3], given[3:6], given[6]
+        whole = (F.silu(torch.cat([cell[:, None], of[:, 0]], 1)) for of, cell in zip(tokens, cells, strict=True))
+        q, k, v = (one.unflatten(-1, (heads, wide_head)).transpose(1, 2) for one in whole)
+        q, k = (torch.cat([one[:, :, :1], blocks.rotate(one[:, :, 1:], turns)], dim=2) for one in (q, k))
+        scores = (q * wide_head**-0.5) @ k.transpose(-1, -2)
+        return (scores.float().softmax(-1).to(v.dtype) @ v).transpose(1, 2).flatten(2)
+
+    def our_window(*given: Tensor) -> Tensor:
+        options, context = Options(wide_head, True, given[6], None, 0.0, 0), torch.empty_like(given[0])
+        _, context, cell = window_attention(0, options, [*given[:3]], context, [*given[3:6]])
+        return torch.cat([cell[:, None], context[:, 0]], dim=1)
 
     def our_gelu(x: Tensor, bias: Tensor) -> Tensor:
         return bias_gelu(x, bias, False)
@@ -314,8 +329,10 @@ def _own(place: Place) -> Iterator[Own]:
     shapes = (rows, length, heads, size), (keys + length, heads, size), (rows, heads, 1, keys)
     yield Own("ERNIE-Doc's bias", ErnieDocSelfAttention.relative_bias, relative_bias, shapes)
     yield Own("RAN's norm", plain_ran_norm, our_ran_norm, (wide, column, column))
-    windows = rows, 2, heads, length, size
-    yield Own("RAN's rotation", blocks.rotate, rotate_windows, (windows,), (turns,))
+    window = (2 * rows, 1, length // 2, heads * wide_head), (2 * rows, heads * wide_head)
+    shapes = (*(window[:1] * 3), *(window[1:] * 3))
+    turns = torch.rand(length // 2, wide_head // 2, 2, device=place.device)
+    yield Own("RAN's attention in a window", plain_window, our_window, shapes, (turns,))
     of_head = (tokens // 6, width), (words, width), (words,)
     yield Own("losses of words", plain_losses, our_losses, of_head, (labels[: tokens // 6],))
     total = torch.zeros(inner, width, device=place.device)

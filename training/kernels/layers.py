@@ -31,7 +31,14 @@ from reread.training.models.longformer.modeling_longformer import LongformerLMHe
 from reread.training.models.nezha.attention_nezha import NezhaSelfAttention, Positions, Rotations
 from reread.training.models.nezha.configuration_nezha import NezhaConfig
 from reread.training.models.nezha.modeling_nezha import NezhaEncoder, NezhaLayer
-from reread.training.models.ran.attention_ran import LARGEST_FUSED, RanCellNorm, RanLayer, RanLayerNorm, standardise
+from reread.training.models.ran.attention_ran import (
+    LARGEST_FUSED,
+    RanCellNorm,
+    RanGatedResidual,
+    RanLayer,
+    RanLayerNorm,
+    standardise,
+)
 from reread.training.models.ran.configuration_ran import RanConfig
 from reread.training.models.ran.windows_ran import RanWindows
 
@@ -105,13 +112,20 @@ def _nezha_attention(
 def _standardised(x: Tensor, config: RanConfig) -> Tensor:
     if config.norm_denominator == "std":
         return standardise(x, config)
-    return ran_norm(x, None, None, config.layer_norm_eps)[0]
+    return ran_norm(x, None, None, None, None, config.layer_norm_eps)[0]
 
 
 def _ran_norm(layer: Any, x: Tensor) -> Tensor:
     if layer.config.norm_denominator == "std":
         return RanLayerNorm.forward(layer, x)
-    return ran_norm(x, layer.weight, layer.bias, layer.config.layer_norm_eps)[0]
+    return ran_norm(x, None, None, layer.weight, layer.bias, layer.config.layer_norm_eps)[0]
+
+
+def _ran_residual(layer: Any, y: Tensor, x: Tensor) -> Tensor:
+    norm = layer.LayerNorm
+    if norm.config.norm_denominator == "std":
+        return RanGatedResidual.forward(layer, y, x)
+    return ran_norm(y, layer.linear(x), layer.gate(x), norm.weight, norm.bias, norm.config.layer_norm_eps)[0]
 
 
 def _ran_contexts(
@@ -167,6 +181,7 @@ LAYERS: dict[type[nn.Module], Layer] = {
     ),
     RanLayerNorm: Layer(methods={"forward": _ran_norm}),
     RanCellNorm: Layer(methods={"forward": _ran_norm}),
+    RanGatedResidual: Layer(methods={"forward": _ran_residual}),
 }
 
 
@@ -206,8 +221,14 @@ def _check_others(device: torch.device, dtype: torch.dtype, tolerance: float) ->
     def plain_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return standardise(x, normal) * weight + bias
 
+    def plain_gated_norm(x: Tensor, linear: Tensor, gate: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return plain_norm(x + linear * gate.sigmoid(), weight, bias)
+
     def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return ran_norm(x, weight, bias, 1e-5)[0]
+        return ran_norm(x, None, None, weight, bias, 1e-5)[0]
+
+    def gated_norm(*given: Tensor) -> Tensor:
+        return ran_norm(*given, 1e-5)[0]
 
     def dropped(x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
         y = residual_output(x, bias, residual, gamma, beta, 1e-5, 0.4, 12345)
@@ -234,7 +255,8 @@ def _check_others(device: torch.device, dtype: torch.dtype, tolerance: float) ->
 
     cases: tuple[tuple[Callable[..., Tensor], Callable[..., Tensor], tuple[tuple[int, ...], ...]], ...] = (
         (plain_norm, norm, ((12, 40), (40,), (40,))),
-        (lambda x: standardise(x, normal), lambda x: ran_norm(x, None, None, 1e-5)[0], ((12, 40),)),
+        (plain_gated_norm, gated_norm, ((12, 40), (12, 40), (12, 40), (40,), (40,))),
+        (lambda x: standardise(x, normal), lambda x: ran_norm(x, None, None, None, None, 1e-5)[0], ((12, 40),)),
         (
             lambda logits: F.cross_entropy(logits.float(), labels, reduction="none"),
             lambda logits: losses_of(logits, labels, 40)[0],

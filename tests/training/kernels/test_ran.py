@@ -16,19 +16,24 @@ def made(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
 
+@pytest.mark.parametrize("gated", [rarer(False), True])
 @pytest.mark.parametrize("learned", [rarer(False), True])
-@pytest.mark.parametrize("shape", [(3, 5, 24), rarer((270, 8))])
-def test_the_norm(shape: tuple[int, ...], learned: bool) -> None:
+@pytest.mark.parametrize("shape", [(3, 5, 24), rarer((19, 8))])
+def test_the_norm(shape: tuple[int, ...], learned: bool, gated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of x, or of x and what a gate lets through; 19 rows are more than programs."""
     extra("kernels", "triton")
+    from reread.training.kernels import sums
     from reread.training.kernels.ran import ran_norm
 
+    monkeypatch.setattr(sums, "PROGRAMS", 8)
     torch.manual_seed(1)
-    config = RanConfig(layer_norm_eps=1e-5)
-    x, weight, bias = made(*shape), made(shape[-1]), made(shape[-1])
-    ours = ran_norm(x, weight if learned else None, bias if learned else None, 1e-5)[0]
-    plain = standardise(x, config) * weight + bias if learned else standardise(x, config)
+    x, linear, gate, weight, bias = (made(*one) for one in (shape, shape, shape, shape[-1:], shape[-1:]))
+    of_gate, of_norm = [linear, gate] if gated else [], [weight, bias] if learned else []
+    ours = ran_norm(x, *(of_gate or (None, None)), *(of_norm or (None, None)), 1e-5)[0]
+    plain = standardise(x + linear * gate.sigmoid() if gated else x, RanConfig(layer_norm_eps=1e-5))
+    plain = plain * weight + bias if learned else plain
     torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-13)
-    upstream, of = torch.randn_like(ours), [x, weight, bias] if learned else [x]
+    upstream, of = torch.randn_like(ours), [x, *of_gate, *of_norm]
     for found, expected in zip(
         torch.autograd.grad(ours, of, upstream), torch.autograd.grad(plain, of, upstream), strict=True
     ):
