@@ -257,7 +257,6 @@ def _own(place: Place) -> Iterator[Own]:
     wide, column = (tokens, width), (width,)
     turns = torch.rand(length, size // 2, 2, device=place.device)
     features = torch.rand(length, size, device=place.device)
-    config = RanConfig(layer_norm_eps=1e-5)
 
     def norm(probability: float) -> tuple[Function, Function]:
         def plain(x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
@@ -278,27 +277,6 @@ def _own(place: Place) -> Iterator[Own]:
     def plain_output(z: Tensor, turns: Tensor) -> Tensor:
         content, relative = z.chunk(2, dim=-1)
         return (content + blocks.rotate(relative, turns)).transpose(1, 2).flatten(2)
-
-    def plain_ran_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return standardise(x, config) * weight + bias
-
-    def our_ran_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return ran_norm(x, None, None, weight, bias, 1e-5)[0]
-
-    wide_head = size if place.toy else 768
-
-    def plain_window(*given: Tensor) -> Tensor:
-        tokens, cells, turns = given[:3], given[3:6], given[6]
-        whole = (F.silu(torch.cat([cell[:, None], of[:, 0]], 1)) for of, cell in zip(tokens, cells, strict=True))
-        q, k, v = (one.unflatten(-1, (heads, wide_head)).transpose(1, 2) for one in whole)
-        q, k = (torch.cat([one[:, :, :1], blocks.rotate(one[:, :, 1:], turns)], dim=2) for one in (q, k))
-        scores = (q * wide_head**-0.5) @ k.transpose(-1, -2)
-        return (scores.float().softmax(-1).to(v.dtype) @ v).transpose(1, 2).flatten(2)
-
-    def our_window(*given: Tensor) -> Tensor:
-        options, context = Options(wide_head, True, given[6], None, 0.0, 0), torch.empty_like(given[0])
-        _, context, cell = window_attention(0, options, [*given[:3]], context, [*given[3:6]])
-        return torch.cat([cell[:, None], context[:, 0]], dim=1)
 
     def our_gelu(x: Tensor, bias: Tensor) -> Tensor:
         return bias_gelu(x, bias, False)
@@ -328,15 +306,42 @@ def _own(place: Place) -> Iterator[Own]:
     keys = length + length // 4
     shapes = (rows, length, heads, size), (keys + length, heads, size), (rows, heads, 1, keys)
     yield Own("ERNIE-Doc's bias", ErnieDocSelfAttention.relative_bias, relative_bias, shapes)
-    yield Own("RAN's norm", plain_ran_norm, our_ran_norm, (wide, column, column))
-    window = (2 * rows, 1, length // 2, heads * wide_head), (2 * rows, heads * wide_head)
-    shapes = (*(window[:1] * 3), *(window[1:] * 3))
-    turns = torch.rand(length // 2, wide_head // 2, 2, device=place.device)
-    yield Own("RAN's attention in a window", plain_window, our_window, shapes, (turns,))
+    yield from _own_of_ran(place)
     of_head = (tokens // 6, width), (words, width), (words,)
     yield Own("losses of words", plain_losses, our_losses, of_head, (labels[: tokens // 6],))
     total = torch.zeros(inner, width, device=place.device)
     yield Own("a sum in float32", plain_sum, our_sum, ((inner, width),), (total,), is_compared=False, is_forward=True)
+
+
+def _own_of_ran(place: Place) -> Iterator[Own]:
+    positions, heads, size = (4, 2, 16) if place.toy else (256, 12, 768)
+    rows = 2 if place.toy else max(1, place.tokens // positions)
+    config = RanConfig(layer_norm_eps=1e-5)
+
+    def plain_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return standardise(x, config) * weight + bias
+
+    def our_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return ran_norm(x, None, None, weight, bias, 1e-5)[0]
+
+    def plain_window(*given: Tensor) -> Tensor:
+        tokens, cells, turns = given[:3], given[3:6], given[6]
+        whole = (F.silu(torch.cat([cell[:, None], of[:, 0]], 1)) for of, cell in zip(tokens, cells, strict=True))
+        q, k, v = (one.unflatten(-1, (heads, size)).transpose(1, 2) for one in whole)
+        q, k = (torch.cat([one[:, :, :1], blocks.rotate(one[:, :, 1:], turns)], dim=2) for one in (q, k))
+        scores = (q * size**-0.5) @ k.transpose(-1, -2)
+        return (scores.float().softmax(-1).to(v.dtype) @ v).transpose(1, 2).flatten(2)
+
+    def our_window(*given: Tensor) -> Tensor:
+        options, context = Options(size, True, given[6], None, 0.0, 0), torch.empty_like(given[0])
+        _, context, cell = window_attention(0, options, [*given[:3]], context, [*given[3:6]])
+        return torch.cat([cell[:, None], context[:, 0]], dim=1)
+
+    wide, column = (rows * positions, size), (size,)
+    yield Own("RAN's norm", plain_norm, our_norm, (wide, column, column))
+    window = (rows, 1, positions, heads * size), (rows, heads * size)
+    turns = torch.rand(positions, size // 2, 2, device=place.device)
+    yield Own("RAN's window", plain_window, our_window, (*(window[:1] * 3), *(window[1:] * 3)), (turns,))
 
 
 # The update
