@@ -324,24 +324,20 @@ def _own_of_ran(place: Place) -> Iterator[Own]:
     def our_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return ran_norm(x, None, None, weight, bias, 1e-5)[0]
 
-    def plain_window(*given: Tensor) -> Tensor:
-        tokens, cells, turns = given[:3], given[3:6], given[6]
-        whole = (F.silu(torch.cat([cell[:, None], of[:, 0]], 1)) for of, cell in zip(tokens, cells, strict=True))
-        q, k, v = (one.unflatten(-1, (heads, size)).transpose(1, 2) for one in whole)
+    def plain_window(q: Tensor, k: Tensor, v: Tensor, turns: Tensor) -> Tensor:
+        q, k, v = (F.silu(one).unflatten(-1, (heads, size)).transpose(1, 2) for one in (q, k, v))
         q, k = (torch.cat([one[:, :, :1], blocks.rotate(one[:, :, 1:], turns)], dim=2) for one in (q, k))
         scores = (q * size**-0.5) @ k.transpose(-1, -2)
         return (scores.float().softmax(-1).to(v.dtype) @ v).transpose(1, 2).flatten(2)
 
-    def our_window(*given: Tensor) -> Tensor:
-        options, context = Options(size, True, given[6], None, 0.0, 0), torch.empty_like(given[0])
-        _, context, cell = window_attention(0, options, [*given[:3]], context, [*given[3:6]])
-        return torch.cat([cell[:, None], context[:, 0]], dim=1)
+    def our_window(q: Tensor, k: Tensor, v: Tensor, turns: Tensor) -> Tensor:
+        return window_attention(q, k, v, Options(size, True, turns, None, 0.0, 0))
 
     wide, column = (rows * positions, size), (size,)
     yield Own("RAN's norm", plain_norm, our_norm, (wide, column, column))
-    window = (rows, 1, positions, heads * size), (rows, heads * size)
+    window = rows, 1 + positions, heads * size
     turns = torch.rand(positions, size // 2, 2, device=place.device)
-    yield Own("RAN's window", plain_window, our_window, (*(window[:1] * 3), *(window[1:] * 3)), (turns,))
+    yield Own("RAN's window", plain_window, our_window, (window,) * 3, (turns,))
 
 
 # The update

@@ -1,13 +1,12 @@
-"""RAN's attention in a window: what lies between its products, and all of a window as one function for autograd.
+"""RAN's attention in a window: what lies between its products, and all of it as one function for autograd.
 
-The cell is the window's first place, so that its query and the tokens' share all products, which are torch's. Keys are
-filled up to a multiple of 8 by zeros that no query sees, as products of other widths are slow.
+The cell is a window's first place, so that its query and those of the tokens share all products, which are torch's.
+Keys are filled up to a multiple of 8 by zeros that no query sees, as products of other widths are slow.
 
-Shapes: B rows, n windows of P positions, N heads of h columns; K keys, 1 + P filled up. The plain form is
-`RanLayer.contexts` in the model's file. A program computes a place of all heads, or some rows of scores.
+Shapes: B rows, N heads of h columns; 1 + P places, the cell's and the tokens'; K keys, 1 + P filled up. The plain form
+is `RanLayer.attend` in the model's file. A program computes a place of all heads, or some rows of scores.
 """
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -19,39 +18,19 @@ from reread.training.kernels.language import Operator, cdiv, constexpr, jit, nex
 
 
 @jit
-def _of_heads(first, place, positions, of_text, heads, HEAD: constexpr, HEADS: constexpr, WIDTH: constexpr):
-    """Of some heads' columns at a place of a text, the cell's first, then the tokens' and zeros: which there are, of
-    tokens, of the cell; where tokens and cells have them; the number of the head among all texts', and the column."""
-    text = tl.program_id(1).to(tl.int64)
+def _of_heads(first, heads, HEAD: constexpr, HEADS: constexpr, WIDTH: constexpr):
+    """Of some heads [HEADS, 1] and this program's columns of them [1, WIDTH]: which there are, and both numbers."""
     column = (tl.program_id(2) * WIDTH + tl.arange(0, WIDTH))[None, :]
     head = (first + tl.arange(0, HEADS))[:, None]
-    is_token = (column < HEAD) & (head < tl.where((place > 0) & (place <= positions), heads, 0))
-    is_cell = (column < HEAD) & (head < tl.where(place == 0, heads, 0))
-    at = head * HEAD + column
-    token = text * of_text + (place - 1) * (heads * HEAD) + at
-    inside = (column < HEAD) & (head < heads)
-    return inside, is_token, is_cell, token, text * (heads * HEAD) + at, text * heads + head, column
+    return (column < HEAD) & (head < heads), head, column
 
 
 @jit
-def _read(tokens, cells, at, of_cell, is_token, is_cell, REAL: constexpr):
-    """What stands at a place."""
-    value = tl.load(tokens + at, mask=is_token, other=0.0)
-    return (value + tl.load(cells + of_cell, mask=is_cell, other=0.0)).to(REAL)
-
-
-@jit
-def _write(tokens, cells, at, of_cell, is_token, is_cell, value):
-    tl.store(tokens + at, value.to(tokens.dtype.element_ty), mask=is_token)
-    tl.store(cells + of_cell, value.to(cells.dtype.element_ty), mask=is_cell)
-
-
-@jit
-def _angles(turns, place, positions, HEAD: constexpr, REAL: constexpr, WIDTH: constexpr):
+def _angles(turns, place, places, HEAD: constexpr, REAL: constexpr, WIDTH: constexpr):
     """Cosines and sines [1, WIDTH / 2] of a token's position; the cell is not turned."""
     column = tl.program_id(2) * WIDTH + tl.arange(0, WIDTH)
-    is_token = column < tl.where((place > 0) & (place <= positions), HEAD, 0)
-    pair = tl.load(turns + (place - 1) * HEAD + column, mask=is_token, other=0.0).to(REAL)
+    inside = column < tl.where((place > 0) & (place < places), HEAD, 0)
+    pair = tl.load(turns + (place - 1) * HEAD + column, mask=inside, other=0.0).to(REAL)
     cosine, sine = tl.split(tl.reshape(pair, [WIDTH // 2, 2]))
     return tl.where(place == 0, 1.0, cosine)[None, :], sine[None, :]
 
@@ -82,83 +61,67 @@ def _slope(x, ACTIVE: constexpr):
 
 @jit
 def _to_heads(
-    q, k, v, cell_q, cell_k, cell_v, turns, queries, keys, values, of_text, positions, places, heads, scale,
+    q, k, v, turns, queries, keys, values, places, count, heads, scale,
     HEAD: constexpr, ACTIVE: constexpr, TURNS: constexpr, REAL: constexpr, HEADS: constexpr, WIDTH: constexpr,
 ):  # fmt: skip
-    place = tl.program_id(0)
+    place, text = tl.program_id(0), tl.program_id(1).to(tl.int64)
     if TURNS:
-        cosine, sine = _angles(turns, place, positions, HEAD, REAL, WIDTH)
+        cosine, sine = _angles(turns, place, places, HEAD, REAL, WIDTH)
     for first in range(0, heads, HEADS):
-        inside, is_token, is_cell, at, of_cell, head, column = _of_heads(
-            first, place, positions, of_text, heads, HEAD, HEADS, WIDTH
-        )
-        query = _active(_read(q, cell_q, at, of_cell, is_token, is_cell, REAL), ACTIVE)
-        key = _active(_read(k, cell_k, at, of_cell, is_token, is_cell, REAL), ACTIVE)
-        value = _active(_read(v, cell_v, at, of_cell, is_token, is_cell, REAL), ACTIVE)
+        inside, head, column = _of_heads(first, heads, HEAD, HEADS, WIDTH)
+        is_there = inside & (head < tl.where(place < places, heads, 0))  # or filled up
+        at = ((text * places + place) * heads + head) * HEAD + column
+        query = _active(tl.load(q + at, mask=is_there, other=0.0).to(REAL), ACTIVE)
+        key = _active(tl.load(k + at, mask=is_there, other=0.0).to(REAL), ACTIVE)
+        value = _active(tl.load(v + at, mask=is_there, other=0.0).to(REAL), ACTIVE)
         if TURNS:
             query = _turned(query, cosine, sine, HEADS, WIDTH)
             key = _turned(key, cosine, sine, HEADS, WIDTH)
-        target = (head * (1 + positions) + place) * HEAD + column
-        tl.store(queries + target, (query * scale).to(queries.dtype.element_ty), mask=is_token | is_cell)
-        target = (head * places + place) * HEAD + column
+        target = ((text * heads + head) * places + place) * HEAD + column
+        tl.store(queries + target, (query * scale).to(queries.dtype.element_ty), mask=is_there)
+        target = ((text * heads + head) * count + place) * HEAD + column
         tl.store(keys + target, key.to(keys.dtype.element_ty), mask=inside)
         tl.store(values + target, value.to(values.dtype.element_ty), mask=inside)
 
 
 @jit
 def _to_heads_backward(
-    dqueries, dkeys, dvalues, q, k, v, cell_q, cell_k, cell_v, turns,
-    dq, dk, dv, dcell_q, dcell_k, dcell_v, of_text, of_gradient, positions, places, heads, scale,
+    dqueries, dkeys, dvalues, q, k, v, turns, dq, dk, dv, places, count, heads, scale,
     HEAD: constexpr, ACTIVE: constexpr, TURNS: constexpr, REAL: constexpr, HEADS: constexpr, WIDTH: constexpr,
 ):  # fmt: skip
-    place = tl.program_id(0)
+    place, text = tl.program_id(0), tl.program_id(1).to(tl.int64)
     if TURNS:
-        cosine, sine = _angles(turns, place, positions, HEAD, REAL, WIDTH)
+        cosine, sine = _angles(turns, place, places, HEAD, REAL, WIDTH)
     for first in range(0, heads, HEADS):
-        inside, is_token, is_cell, at, of_cell, head, column = _of_heads(
-            first, place, positions, of_text, heads, HEAD, HEADS, WIDTH
-        )
-        source = (head * (1 + positions) + place) * HEAD + column
+        inside, head, column = _of_heads(first, heads, HEAD, HEADS, WIDTH)
+        source = ((text * heads + head) * places + place) * HEAD + column
         query = tl.load(dqueries + source, mask=inside, other=0.0).to(REAL) * scale
-        source = (head * places + place) * HEAD + column
+        source = ((text * heads + head) * count + place) * HEAD + column
         key = tl.load(dkeys + source, mask=inside, other=0.0).to(REAL)
         value = tl.load(dvalues + source, mask=inside, other=0.0).to(REAL)
         if TURNS:
             query = _turned(query, cosine, -sine, HEADS, WIDTH)
             key = _turned(key, cosine, -sine, HEADS, WIDTH)
-        query *= _slope(_read(q, cell_q, at, of_cell, is_token, is_cell, REAL), ACTIVE)
-        key *= _slope(_read(k, cell_k, at, of_cell, is_token, is_cell, REAL), ACTIVE)
-        value *= _slope(_read(v, cell_v, at, of_cell, is_token, is_cell, REAL), ACTIVE)
-        at += tl.program_id(1).to(tl.int64) * (of_gradient - of_text)
-        _write(dq, dcell_q, at, of_cell, is_token, is_cell, query)
-        _write(dk, dcell_k, at, of_cell, is_token, is_cell, key)
-        _write(dv, dcell_v, at, of_cell, is_token, is_cell, value)
+        at = ((text * places + place) * heads + head) * HEAD + column
+        query *= _slope(tl.load(q + at, mask=inside, other=0.0).to(REAL), ACTIVE)
+        key *= _slope(tl.load(k + at, mask=inside, other=0.0).to(REAL), ACTIVE)
+        value *= _slope(tl.load(v + at, mask=inside, other=0.0).to(REAL), ACTIVE)
+        tl.store(dq + at, query.to(dq.dtype.element_ty), mask=inside)
+        tl.store(dk + at, key.to(dk.dtype.element_ty), mask=inside)
+        tl.store(dv + at, value.to(dv.dtype.element_ty), mask=inside)
 
 
 @jit
-def _from_heads(
-    attended, tokens, cells, of_text, positions, heads, HEAD: constexpr, HEADS: constexpr, WIDTH: constexpr
+def _swap(
+    x, y, places, heads, x_place, x_head, y_place, y_head, HEAD: constexpr, HEADS: constexpr, WIDTH: constexpr
 ):  # fmt: skip
-    place = tl.program_id(0)
+    """Heads lie `x_head` of them apart in x, and places `x_place` of them."""
+    place, text = tl.program_id(0), tl.program_id(1).to(tl.int64)
     for first in range(0, heads, HEADS):
-        inside, is_token, is_cell, at, of_cell, head, column = _of_heads(
-            first, place, positions, of_text, heads, HEAD, HEADS, WIDTH
-        )
-        value = tl.load(attended + (head * (1 + positions) + place) * HEAD + column, mask=inside, other=0.0)
-        _write(tokens, cells, at, of_cell, is_token, is_cell, value)
-
-
-@jit
-def _from_heads_backward(
-    dtokens, dcells, dattended, of_text, positions, heads, HEAD: constexpr, HEADS: constexpr, WIDTH: constexpr
-):  # fmt: skip
-    place = tl.program_id(0)
-    for first in range(0, heads, HEADS):
-        inside, is_token, is_cell, at, of_cell, head, column = _of_heads(
-            first, place, positions, of_text, heads, HEAD, HEADS, WIDTH
-        )
-        value = _read(dtokens, dcells, at, of_cell, is_token, is_cell, dattended.dtype.element_ty)
-        tl.store(dattended + (head * (1 + positions) + place) * HEAD + column, value, mask=inside)
+        inside, head, column = _of_heads(first, heads, HEAD, HEADS, WIDTH)
+        source = (text * places * heads + place * x_place + head * x_head) * HEAD + column
+        target = (text * places * heads + place * y_place + head * y_head) * HEAD + column
+        tl.store(y + target, tl.load(x + source, mask=inside, other=0.0), mask=inside)
 
 
 @jit
@@ -215,8 +178,7 @@ def _softmax_backward(
     tl.store(dscores + at, gradient.to(dscores.dtype.element_ty), mask=column < keys)
 
 
-# The operators. Tokens and what is written of them are one window's of all, [B, P, N h] whose last dimensions are
-# contiguous.
+# The operators
 
 
 def _blocks(heads: int, head: int) -> dict[str, int]:
@@ -225,97 +187,70 @@ def _blocks(heads: int, head: int) -> dict[str, int]:
     return {"HEAD": head, "HEADS": min(next_power_of_2(heads), 1024 // width), "WIDTH": width}
 
 
-def _keys(positions: int) -> int:
-    return cdiv(1 + positions, 8) * 8
-
-
 @Operator
 def window_heads(
-    tokens: list[Tensor], cells: list[Tensor], turns: Tensor | None, head: int, activates: bool
+    projected: list[Tensor], turns: Tensor | None, head: int, activates: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Projections of queries, keys and values of tokens [B, P, N h] and of cells [B, N h], turns [P, h/2, 2] if there
-    are positions -> queries divided by the root of h [B N, 1 + P, h], keys and values [B N, K, h]."""
-    made = _heads_like(tokens[0], head)
-    rows, positions, columns = tokens[0].shape
-    blocks = _blocks(columns // head, head)
-    _to_heads[(made[1].shape[1], rows, cdiv(head, blocks["WIDTH"]))](
-        *(*tokens, *cells, tokens[0] if turns is None else turns, *made),
-        *(tokens[0].stride(0), positions, made[1].shape[1], columns // head, head**-0.5),
-        ACTIVE=activates,
-        TURNS=turns is not None,
-        REAL=real(tokens[0]),
-        **blocks,
+    """Projections of queries, keys and values [B, 1 + P, N h], turns [P, h/2, 2] if there are positions -> queries
+    divided by the root of h [B N, 1 + P, h], keys and values [B N, K, h]."""
+    made = _heads_like(projected, head)
+    grid, numbers, constants = _of_heads_in(projected[0], turns, head, made[1].shape[1])
+    _to_heads[made[1].shape[1:2] + grid](
+        *(*projected, projected[0] if turns is None else turns, *made, *numbers), ACTIVE=activates, **constants
     )
     return made
 
 
-def _heads_like(tokens: Tensor, head: int) -> tuple[Tensor, Tensor, Tensor]:
-    rows, positions, columns = tokens.shape
-    count, keys = rows * columns // head, _keys(positions)
-    queries = tokens.new_empty(count, 1 + positions, head)
-    return queries, tokens.new_empty(count, keys, head), tokens.new_empty(count, keys, head)
-
-
-@partial(Operator, mutates=("dtokens",))
-def window_heads_backward(
-    gradients: list[Tensor],
-    tokens: list[Tensor],
-    cells: list[Tensor],
-    turns: Tensor | None,
-    head: int,
-    activates: bool,
-    dtokens: list[Tensor],
-) -> Tensor:
-    """From the gradients of the outputs of `window_heads`, those of `cells` [3, B, N h]; those of `tokens` are written
-    to `dtokens`."""
-    dcells = _cells_like(cells)
-    rows, positions, columns = tokens[0].shape
-    blocks = _blocks(columns // head, head)
-    _to_heads_backward[(1 + positions, rows, cdiv(head, blocks["WIDTH"]))](
-        *(*gradients, *tokens, *cells, tokens[0] if turns is None else turns, *dtokens, *dcells.unbind(0)),
-        *(tokens[0].stride(0), dtokens[0].stride(0), positions, gradients[1].shape[1], columns // head, head**-0.5),
-        ACTIVE=activates,
-        TURNS=turns is not None,
-        REAL=real(tokens[0]),
-        **blocks,
-    )
-    return dcells
-
-
-def _cells_like(cells: list[Tensor]) -> Tensor:
-    return cells[0].new_empty(3, *cells[0].shape)
-
-
-@partial(Operator, mutates=("tokens",))
-def window_context(attended: Tensor, tokens: Tensor) -> Tensor:
-    """The heads' outputs [B N, 1 + P, h] -> the cells' [B, N h]; the tokens' are written to `tokens`."""
-    cells = _first_of(tokens)
-    rows, positions, columns = tokens.shape
-    blocks = _blocks(len(attended) // rows, attended.shape[2])
-    _from_heads[(1 + positions, rows, cdiv(blocks["HEAD"], blocks["WIDTH"]))](
-        attended, tokens, cells, tokens.stride(0), positions, columns // blocks["HEAD"], **blocks
-    )
-    return cells
-
-
-def _first_of(tokens: Tensor) -> Tensor:
-    return tokens.new_empty(tokens.shape[0], tokens.shape[2])
+def _heads_like(projected: list[Tensor], head: int) -> tuple[Tensor, Tensor, Tensor]:
+    rows, places, columns = projected[0].shape
+    count, keys, new = rows * columns // head, cdiv(places, 8) * 8, projected[0].new_empty
+    return new(count, places, head), new(count, keys, head), new(count, keys, head)
 
 
 @Operator
-def window_context_backward(dtokens: Tensor, dcells: Tensor, head: int) -> Tensor:
-    """The gradient of `attended` [B N, 1 + P, h], from those of the tokens' outputs and of the cells'."""
-    dattended = _attended_like(dtokens, head)
-    rows, positions, columns = dtokens.shape
-    blocks = _blocks(columns // head, head)
-    _from_heads_backward[(1 + positions, rows, cdiv(head, blocks["WIDTH"]))](
-        dtokens, dcells.contiguous(), dattended, dtokens.stride(0), positions, columns // head, **blocks
+def window_heads_backward(
+    gradients: list[Tensor], projected: list[Tensor], turns: Tensor | None, head: int, activates: bool
+) -> Tensor:
+    """The gradients of `projected` [3, B, 1 + P, N h], from those of the outputs of `window_heads`."""
+    made = _projected_like(projected)
+    grid, numbers, constants = _of_heads_in(projected[0], turns, head, gradients[1].shape[1])
+    _to_heads_backward[made.shape[2:3] + grid](
+        *(*gradients, *projected, projected[0] if turns is None else turns, *made.unbind(0), *numbers),
+        ACTIVE=activates,
+        **constants,
     )
-    return dattended
+    return made
 
 
-def _attended_like(tokens: Tensor, head: int) -> Tensor:
-    return tokens.new_empty(tokens.shape[0] * tokens.shape[2] // head, 1 + tokens.shape[1], head)
+def _projected_like(projected: list[Tensor]) -> Tensor:
+    return projected[0].new_empty(3, *projected[0].shape)
+
+
+def _of_heads_in(
+    x: Tensor, turns: Tensor | None, head: int, keys: int
+) -> tuple[tuple[int, int], tuple[Any, ...], dict[str, Any]]:
+    """The grid of both kernels but for places, their numbers, and constants."""
+    rows, places, columns = x.shape
+    blocks = _blocks(columns // head, head)
+    numbers = places, keys, columns // head, head**-0.5
+    return (rows, cdiv(head, blocks["WIDTH"])), numbers, {"TURNS": turns is not None, "REAL": real(x), **blocks}
+
+
+@Operator
+def swap_heads(x: Tensor, inward: bool) -> Tensor:
+    """x [B, N, 1 + P, h] -> [B, 1 + P, N, h], or the reverse: `inward`."""
+    y = _swapped_like(x)
+    rows, places, heads, head = x.shape if inward else y.shape
+    blocks = _blocks(heads, head)
+    by_place, by_head = (heads, 1), (1, places)
+    _swap[(places, rows, cdiv(head, blocks["WIDTH"]))](
+        *(x, y, places, heads, *(by_place + by_head if inward else by_head + by_place)), **blocks
+    )
+    return y
+
+
+def _swapped_like(x: Tensor) -> Tensor:
+    return x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3])
 
 
 def _of_scores(
@@ -353,10 +288,9 @@ def window_weights_backward(
     return dscores
 
 
-window_heads.register_fake(lambda tokens, cells, turns, head, activates: _heads_like(tokens[0], head))
-window_heads_backward.register_fake(lambda gradients, tokens, cells, *_: _cells_like(cells))
-window_context.register_fake(lambda attended, tokens: _first_of(tokens))
-window_context_backward.register_fake(lambda dtokens, dcells, head: _attended_like(dtokens, head))
+window_heads.register_fake(lambda projected, turns, head, activates: _heads_like(projected, head))
+window_heads_backward.register_fake(lambda gradients, projected, *_: _projected_like(projected))
+swap_heads.register_fake(lambda x, inward: _swapped_like(x))
 window_weights.register_fake(lambda scores, *_: scores.new_empty(scores.shape))
 window_weights_backward.register_fake(lambda dweights, scores, *_: scores.new_empty(scores.shape))
 
@@ -379,56 +313,32 @@ class Options(NamedTuple):
 
 
 class _Window(torch.autograd.Function):
-    """Projections of all windows go from a window's function to the next one's, and so does the output of all: each
-    takes its own window of them and writes its own. Their gradients come back in the same way. Else autograd would copy
-    the windows' gradients together and add them."""
-
     @staticmethod
-    def forward(ctx: Any, number: int, options: Options, *given: Tensor) -> tuple[Tensor, ...]:
-        *of_tokens, context, q, k, v = given
-        tokens, cells = [one[:, number] for one in of_tokens], [q, k, v]
-        queries, keys, values = window_heads.launch(tokens, cells, options.turns, options.head, options.activates)
+    def forward(ctx: Any, options: Options, *projected: Tensor) -> Tensor:
+        rows, places, columns = projected[0].shape
+        heads = window_heads.launch([*projected], options.turns, options.head, options.activates)
+        queries, keys, values = heads
         scores = queries @ keys.mT
-        weights = window_weights.launch(scores, options.mask, len(q), options.drops, options.seed)
-        of_cells = window_context.launch(weights @ values, context[:, number])
-        ctx.number, ctx.options = number, options
-        ctx.save_for_backward(*of_tokens, *cells, queries, keys, values, scores, weights)
-        ctx.set_materialize_grads(False)
-        return *of_tokens, context, of_cells
+        weights = window_weights.launch(scores, options.mask, rows, options.drops, options.seed)
+        ctx.options = options
+        ctx.save_for_backward(*projected, *heads, scores, weights)
+        attended = (weights @ values).view(rows, -1, places, options.head)
+        return swap_heads.launch(attended, False).view(rows, places, columns)  # type: ignore[no-any-return]
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        number, options = ctx.number, ctx.options
-        *kept, queries, keys, values, scores, weights = ctx.saved_tensors  # asked for once, as checkpointing wants it
-        of_tokens, cells = kept[:3], kept[3:]
-        tokens = [one[:, number] for one in of_tokens]
-        # The last window's function makes room for all gradients; zeros if a later window has none.
-        *given, dcontext, dcells = gradients
-        new = torch.empty_like if number == of_tokens[0].shape[1] - 1 else torch.zeros_like
-        dtokens = [new(x) if dx is None else dx for x, dx in zip(of_tokens, given, strict=True)]
-        dcontext = None if dcontext is None else dcontext.contiguous()
-        output = torch.zeros_like(tokens[0]) if dcontext is None else dcontext[:, number]
-        dcells = torch.zeros_like(cells[0]) if dcells is None else dcells
-        dattended = window_context_backward.launch(output, dcells, options.head)
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        options = ctx.options
+        *projected, queries, keys, values, scores, weights = ctx.saved_tensors  # once, as checkpointing wants it
+        by_head = gradient.contiguous().unflatten(-1, (-1, options.head))
+        dattended = swap_heads.launch(by_head, True).flatten(0, 1)
         dweights = dattended @ values.mT
-        dscores = window_weights_backward.launch(
-            dweights, scores, options.mask, len(dcells), options.drops, options.seed
-        )
-        of_heads = [dscores @ keys, dscores.mT @ queries, weights.mT @ dattended]
-        written = [one[:, number] for one in dtokens]
-        of_cells = window_heads_backward.launch(
-            of_heads, tokens, cells, options.turns, options.head, options.activates, written
-        )
-        return None, None, *dtokens, dcontext, *of_cells.unbind(0)
+        rows, drops = len(gradient), (options.drops, options.seed)
+        dscores = window_weights_backward.launch(dweights, scores, options.mask, rows, *drops)
+        gradients = [dscores @ keys, dscores.mT @ queries, weights.mT @ dattended]
+        made = window_heads_backward.launch(gradients, projected, options.turns, options.head, options.activates)
+        return None, *made.unbind(0)
 
 
-def window_attention(
-    number: int, options: Options, of_tokens: list[Tensor], context: Tensor, of_cells: list[Tensor]
-) -> tuple[list[Tensor], Tensor, Tensor]:
-    """The attention of window `number`: projections `of_tokens`, queries, keys and values of all windows, and their
-    `context` [B, n, P, N h], in which the window's output is written; projections `of_cells` [B, N h].
-
-    Returns both as the next window takes them, and the cells' output [B, N h]. Projections and context are read of what
-    the last window returns alone: each window's function makes its part of their gradients."""
-    q, k, v, context, cells = _Window.apply(number, options, *of_tokens, context, *of_cells)
-    return [q, k, v], context, cells
+def window_attention(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
+    """Projections of a window's cell, first, and tokens [B, 1 + P, N h] -> what the heads give [B, 1 + P, N h]."""
+    return _Window.apply(options, q.contiguous(), k.contiguous(), v.contiguous())  # type: ignore[no-any-return]

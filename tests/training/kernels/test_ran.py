@@ -80,7 +80,7 @@ def test_attention_in_windows(case: dict[str, Any], monkeypatch: pytest.MonkeyPa
         of = [hidden, cell, *layer.parameters()]
         results.append([*outputs, *torch.autograd.grad(weighted, of, allow_unused=True, materialize_grads=True)])
         layers.install(layer)
-    assert "contexts" in vars(layer)
+    assert "attend" in vars(layer)
     for expected, found in zip(*results, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 

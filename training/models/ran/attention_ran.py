@@ -263,21 +263,22 @@ class RanLayer(GradientCheckpointingLayer):
         """
         z = self.dropout(self.LayerNorm(hidden))
         cells = _Cells(self, self.initial(cell) if chain is None else cell, windows, chain)
-        context, by_token = self.contexts(z, cells, windows, probabilities)
-        outputs = windows.join(self.finish(context, windows.cut(z)), hidden.shape[1])
+        outputs, by_token = self.attend(z, cells, windows, probabilities)
+        outputs = windows.join(outputs, hidden.shape[1])
         outputs = self.review_of(outputs, cells.reviewed, windows) if reviews else outputs
         return outputs, cells.last, cells.raw_outputs, by_token
 
-    def contexts(
+    def attend(
         self, z: Tensor, cells: "_Cells", windows: RanWindows, probabilities: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Go on with the chain of `cells` for tokens z [B, L, D]. Returns what the heads give of all windows
-        [B, n, P, N * h], and the tokens' probabilities as `forward` does."""
+        """Go on with the chain of `cells` for tokens z [B, L, D]. Returns what memory review is of, by window
+        [B, n, P, D], and the tokens' probabilities as `forward` does."""
         q, key, value, mask = self._attend(z, cells, windows)
         by_token = by_window = None
         if probabilities:
             by_token, by_window = _by_token(_probabilities(q, key, mask), windows, *z.shape[:2])
-        return self.attention.heads(q, key, value, mask, weights=by_window).unflatten(0, (z.shape[0], -1)), by_token
+        context = self.attention.heads(q, key, value, mask, weights=by_window).unflatten(0, (z.shape[0], -1))
+        return self.finish(context, windows.cut(z)), by_token
 
     def finish(self, context: Tensor, z: Tensor) -> Tensor:
         """The heads' output [..., N * h] and z [..., D] -> what memory review is of, or a raw cell output [..., D]."""
