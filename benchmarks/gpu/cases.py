@@ -48,9 +48,9 @@ CASES = (
     Case("ran", steps(BERT_512, models.RAN, models.RAN.but_without("ran"))),
     Case("graphs", graphs, 30.0),
     Case("update compiled", compiled_update, 60.0),
-    Case("longformer", steps(BERT_512, models.LONGFORMER, models.THEIR_LONGFORMER)),
+    Case("longformer", steps(BERT_512, models.LONGFORMER, models.THEIR_LONGFORMER), 60.0),
     Case("bert", steps(BERT_512, models.HUB_BERT, models.THEIR_BERT)),
-    Case("modernbert", steps(BERT_512, models.MODERNBERT, models.BY_A_MASK)),
+    Case("modernbert", steps(BERT_512, models.MODERNBERT, models.BY_A_MASK), 60.0),
     Case("fp16", steps(BERT_512, NEZHA_512), precision="fp16"),
     Case("skim", steps(BERT_512, models.SKIMMING)),
 )

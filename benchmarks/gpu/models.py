@@ -114,11 +114,13 @@ class Training:
         corpus = place.folder / f"corpus-{model.recipe}-{model.length}"
         settings = model.settings(corpus, place.precision, model.rows(place.tokens, place.toy), place.toy)
         is_document = settings.data.kind == "segments"
+        pieces = 4 if is_document else 32  # full ones of a document, with [SEP] and [CLS]
         if not corpus.exists():
-            pieces = 4 if is_document else 32  # full ones of a document, with [SEP] and [CLS]
             vocabulary = 500 if place.toy else VOCABULARIES[model.recipe]
             random_corpus(corpus, vocabulary, [pieces * (length - 2)] * (16 if place.toy else 128))
-        self.steps = 8 if is_document else 1 if place.toy else 2  # until a document is skimmed and learned from
+        self.steps = 1 if place.toy else 2
+        if is_document:  # until a document is skimmed, if it is, and learned from
+            self.steps = pieces * (2 if settings.data.retrospective else 1)
         self.settings, self.before = settings, torch.cuda.memory_allocated() if place.is_gpu else 0
         run = place.folder / model.name.replace("/", "-")
         run.mkdir(exist_ok=True)
