@@ -195,7 +195,7 @@ def window_heads(
     divided by the root of h [B N, 1 + P, h], keys and values [B N, K, h]."""
     made = _heads_like(projected, head)
     grid, numbers, constants = _of_heads_in(projected[0], turns, head, made[1].shape[1])
-    _to_heads[made[1].shape[1:2] + grid](
+    _to_heads[(made[1].shape[1], *grid)](
         *(*projected, projected[0] if turns is None else turns, *made, *numbers), ACTIVE=activates, **constants
     )
     return made
@@ -214,7 +214,7 @@ def window_heads_backward(
     """The gradients of `projected` [3, B, 1 + P, N h], from those of the outputs of `window_heads`."""
     made = _projected_like(projected)
     grid, numbers, constants = _of_heads_in(projected[0], turns, head, gradients[1].shape[1])
-    _to_heads_backward[made.shape[2:3] + grid](
+    _to_heads_backward[(made.shape[2], *grid)](
         *(*gradients, *projected, projected[0] if turns is None else turns, *made.unbind(0), *numbers),
         ACTIVE=activates,
         **constants,
@@ -229,7 +229,7 @@ def _projected_like(projected: list[Tensor]) -> Tensor:
 def _of_heads_in(
     x: Tensor, turns: Tensor | None, head: int, keys: int
 ) -> tuple[tuple[int, int], tuple[Any, ...], dict[str, Any]]:
-    """The grid of both kernels but for places, their numbers, and constants."""
+    """Of both kernels the grid behind its places, numbers, and constants."""
     rows, places, columns = x.shape
     blocks = _blocks(columns // head, head)
     numbers = places, keys, columns // head, head**-0.5

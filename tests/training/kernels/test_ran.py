@@ -71,7 +71,8 @@ def test_attention_in_windows(case: dict[str, Any], monkeypatch: pytest.MonkeyPa
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     tokens = None if lengths is None else torch.arange(length) < torch.tensor(lengths)[:, None]
-    hidden, cell = made(3, length, 8), made(3, 8)
+    rows = len(lengths or (0, 1))
+    hidden, cell = made(rows, length, 8), made(rows, 8)
     windows = RanWindows.of(layer.config, hidden, tokens, None, causal)
     results: list[list[Tensor]] = []
     for _ in range(2):

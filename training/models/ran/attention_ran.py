@@ -273,7 +273,7 @@ class RanLayer(GradientCheckpointingLayer):
     ) -> tuple[Tensor, Tensor | None]:
         """Go on with the chain of `cells` for tokens z [B, L, D]. Returns what memory review is of, by window
         [B, n, P, D], and the tokens' probabilities as `forward` does."""
-        q, key, value, mask = self._attend(z, cells, windows)
+        q, key, value, mask = self._operands(z, cells, windows)
         by_token = by_window = None
         if probabilities:
             by_token, by_window = _by_token(_probabilities(q, key, mask), windows, *z.shape[:2])
@@ -284,7 +284,9 @@ class RanLayer(GradientCheckpointingLayer):
         """The heads' output [..., N * h] and z [..., D] -> what memory review is of, or a raw cell output [..., D]."""
         return self.dropout(self.standardise(self.attention.finish(context, z), self.config))
 
-    def _attend(self, z: Tensor, cells: "_Cells", windows: RanWindows) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    def _operands(
+        self, z: Tensor, cells: "_Cells", windows: RanWindows
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Go on with the chain of `cells` for tokens z [B, L, D]. Returns what all windows attend with at once: queries
         [B * n, N, P, h], keys and values [B * n, N, 1 + P, h], and their mask."""
         q, k, v = (self.attention.split(windows.cut(x)) for x in self.attention.project(z))
