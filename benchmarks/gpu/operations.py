@@ -331,7 +331,7 @@ def _own_of_ran(place: Place) -> Iterator[Own]:
         return (scores.float().softmax(-1).to(v.dtype) @ v).transpose(1, 2).flatten(2)
 
     def our_window(q: Tensor, k: Tensor, v: Tensor, turns: Tensor) -> Tensor:
-        return window_attention(q, k, v, Options(size, True, turns, None, 0.0, 0))
+        return window_attention([q, k, v], Options(size, True, turns, None, 0.0, 0))
 
     wide, column = (rows * positions, size), (size,)
     yield Own("RAN's norm", plain_norm, our_norm, (wide, column, column))

@@ -142,7 +142,7 @@ def _ran_attend(
         seen, seed = None if mask is None else mask[:, number], dropout_seed(z.device) if drops else 0
         options = WindowOptions(attention.head_size, swish, windows.rotary, seen, drops, seed)
         projected = [linear(both) for linear in (attention.query, attention.key, attention.value)]
-        raw, tokens = layer.finish(window_attention(*projected, options), both).split([1, window.shape[1]], dim=1)
+        raw, tokens = layer.finish(window_attention(projected, options), both).split([1, window.shape[1]], dim=1)
         cells.update(raw[:, 0])
         outputs.append(tokens)
     return torch.stack(outputs, dim=1), None
@@ -244,7 +244,7 @@ def _check_others(device: torch.device, dtype: torch.dtype, tolerance: float) ->
         return F.scaled_dot_product_attention(q, k, v, mask[:, None]).transpose(1, 2).flatten(2)
 
     def window(*projected: Tensor) -> Tensor:
-        return window_attention(*projected, WindowOptions(264, True, turns, mask, 0.0, 0))
+        return window_attention(projected, WindowOptions(264, True, turns, mask, 0.0, 0))
 
     cases: tuple[tuple[Callable[..., Tensor], Callable[..., Tensor], tuple[tuple[int, ...], ...]], ...] = (
         (plain_norm, norm, ((12, 40), (40,), (40,))),

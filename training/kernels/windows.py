@@ -7,6 +7,7 @@ Shapes: B rows, N heads of h columns; 1 + P places, the cell's and the tokens'; 
 is `RanLayer.attend` in the model's file. A program computes a place of all heads, or some rows of scores.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -112,16 +113,14 @@ def _to_heads_backward(
 
 
 @jit
-def _swap(
-    x, y, places, heads, x_place, x_head, y_place, y_head, HEAD: constexpr, HEADS: constexpr, WIDTH: constexpr
-):  # fmt: skip
-    """Heads lie `x_head` of them apart in x, and places `x_place` of them."""
-    place, text = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    for first in range(0, heads, HEADS):
-        inside, head, column = _of_heads(first, heads, HEAD, HEADS, WIDTH)
-        source = (text * places * heads + place * x_place + head * x_head) * HEAD + column
-        target = (text * places * heads + place * y_place + head * y_head) * HEAD + column
-        tl.store(y + target, tl.load(x + source, mask=inside, other=0.0), mask=inside)
+def _swap(x, y, rows, outer, inner, HEAD: constexpr, ROWS: constexpr, WIDTH: constexpr):
+    """Of all texts, rows [outer, inner] of x as rows [inner, outer] of y."""
+    row = tl.minimum(tl.program_id(0) * ROWS + tl.arange(0, ROWS), rows - 1)
+    column = (tl.program_id(1) * WIDTH + tl.arange(0, WIDTH))[None, :]
+    within = row % (outer * inner)
+    source = row - within + (within % outer) * inner + within // outer
+    value = tl.load(x + source.to(tl.int64)[:, None] * HEAD + column, mask=column < HEAD, other=0.0)
+    tl.store(y + row.to(tl.int64)[:, None] * HEAD + column, value, mask=column < HEAD)
 
 
 @jit
@@ -181,12 +180,6 @@ def _softmax_backward(
 # The operators
 
 
-def _blocks(heads: int, head: int) -> dict[str, int]:
-    """Columns of a head, and how many heads and columns of each a program computes at a time."""
-    width = min(256, next_power_of_2(head))
-    return {"HEAD": head, "HEADS": min(next_power_of_2(heads), 1024 // width), "WIDTH": width}
-
-
 @Operator
 def window_heads(
     projected: list[Tensor], turns: Tensor | None, head: int, activates: bool
@@ -194,8 +187,9 @@ def window_heads(
     """Projections of queries, keys and values [B, 1 + P, N h], turns [P, h/2, 2] if there are positions -> queries
     divided by the root of h [B N, 1 + P, h], keys and values [B N, K, h]."""
     made = _heads_like(projected, head)
-    grid, numbers, constants = _of_heads_in(projected[0], turns, head, made[1].shape[1])
-    _to_heads[(made[1].shape[1], *grid)](
+    count = made[1].shape[1]
+    grid, numbers, constants = _of_heads_in(projected[0], turns, head, count)
+    _to_heads[count, grid[1], grid[2]](
         *(*projected, projected[0] if turns is None else turns, *made, *numbers), ACTIVE=activates, **constants
     )
     return made
@@ -214,7 +208,7 @@ def window_heads_backward(
     """The gradients of `projected` [3, B, 1 + P, N h], from those of the outputs of `window_heads`."""
     made = _projected_like(projected)
     grid, numbers, constants = _of_heads_in(projected[0], turns, head, gradients[1].shape[1])
-    _to_heads_backward[(made.shape[2], *grid)](
+    _to_heads_backward[grid](
         *(*gradients, *projected, projected[0] if turns is None else turns, *made.unbind(0), *numbers),
         ACTIVE=activates,
         **constants,
@@ -228,24 +222,22 @@ def _projected_like(projected: list[Tensor]) -> Tensor:
 
 def _of_heads_in(
     x: Tensor, turns: Tensor | None, head: int, keys: int
-) -> tuple[tuple[int, int], tuple[Any, ...], dict[str, Any]]:
-    """Of both kernels the grid behind its places, numbers, and constants."""
+) -> tuple[tuple[int, int, int], tuple[int, int, int, float], dict[str, Any]]:
+    """The grid of both kernels, whose first dimension is places, their numbers, and constants."""
     rows, places, columns = x.shape
-    blocks = _blocks(columns // head, head)
-    numbers = places, keys, columns // head, head**-0.5
-    return (rows, cdiv(head, blocks["WIDTH"])), numbers, {"TURNS": turns is not None, "REAL": real(x), **blocks}
+    heads, width = columns // head, min(256, next_power_of_2(head))
+    constants = {"TURNS": turns is not None, "REAL": real(x), "HEAD": head, "WIDTH": width}
+    constants["HEADS"] = min(next_power_of_2(heads), 1024 // width)
+    return (places, rows, cdiv(head, width)), (places, keys, heads, head**-0.5), constants
 
 
 @Operator
-def swap_heads(x: Tensor, inward: bool) -> Tensor:
-    """x [B, N, 1 + P, h] -> [B, 1 + P, N, h], or the reverse: `inward`."""
+def swap_heads(x: Tensor) -> Tensor:
+    """x [B, N, 1 + P, h] -> [B, 1 + P, N, h], or the reverse."""
     y = _swapped_like(x)
-    rows, places, heads, head = x.shape if inward else y.shape
-    blocks = _blocks(heads, head)
-    by_place, by_head = (heads, 1), (1, places)
-    _swap[(places, rows, cdiv(head, blocks["WIDTH"]))](
-        *(x, y, places, heads, *(by_place + by_head if inward else by_head + by_place)), **blocks
-    )
+    texts, outer, inner, head = x.shape
+    rows, width = texts * outer * inner, min(256, next_power_of_2(head))
+    _swap[cdiv(rows, 16), cdiv(head, width)](x, y, rows, outer, inner, HEAD=head, ROWS=16, WIDTH=width)
     return y
 
 
@@ -290,7 +282,7 @@ def window_weights_backward(
 
 window_heads.register_fake(lambda projected, turns, head, activates: _heads_like(projected, head))
 window_heads_backward.register_fake(lambda gradients, projected, *_: _projected_like(projected))
-swap_heads.register_fake(lambda x, inward: _swapped_like(x))
+swap_heads.register_fake(_swapped_like)
 window_weights.register_fake(lambda scores, *_: scores.new_empty(scores.shape))
 window_weights_backward.register_fake(lambda dweights, scores, *_: scores.new_empty(scores.shape))
 
@@ -323,14 +315,14 @@ class _Window(torch.autograd.Function):
         ctx.options = options
         ctx.save_for_backward(*projected, *heads, scores, weights)
         attended = (weights @ values).view(rows, -1, places, options.head)
-        return swap_heads.launch(attended, False).view(rows, places, columns)  # type: ignore[no-any-return]
+        return swap_heads.launch(attended).view(rows, places, columns)  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         options = ctx.options
         *projected, queries, keys, values, scores, weights = ctx.saved_tensors  # once, as checkpointing wants it
         by_head = gradient.contiguous().unflatten(-1, (-1, options.head))
-        dattended = swap_heads.launch(by_head, True).flatten(0, 1)
+        dattended = swap_heads.launch(by_head).flatten(0, 1)
         dweights = dattended @ values.mT
         rows, drops = len(gradient), (options.drops, options.seed)
         dscores = window_weights_backward.launch(dweights, scores, options.mask, rows, *drops)
@@ -339,6 +331,6 @@ class _Window(torch.autograd.Function):
         return None, *made.unbind(0)
 
 
-def window_attention(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
-    """Projections of a window's cell, first, and tokens [B, 1 + P, N h] -> what the heads give [B, 1 + P, N h]."""
-    return _Window.apply(options, q.contiguous(), k.contiguous(), v.contiguous())  # type: ignore[no-any-return]
+def window_attention(projected: Sequence[Tensor], options: Options) -> Tensor:
+    """Queries, keys and values of a window's cell, first, and tokens [B, 1 + P, N h] -> what its heads give."""
+    return _Window.apply(options, *(one.contiguous() for one in projected))  # type: ignore[no-any-return]
