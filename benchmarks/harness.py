@@ -1,4 +1,4 @@
-"""Shared by all benchmarks: sides that take turns, a process a side, CPU seconds, peak memory, tables.
+"""Shared by all benchmarks: sides that take turns, a process a side, CPU seconds, peak memory, results, tables.
 
 Sides take turns, round after round, so that other work on the machine slows all of them. It only ever adds, so the best
 round counts; the ratios of single rounds show how far to trust it.
@@ -7,6 +7,9 @@ round counts; the ratios of single rounds show how far to trust it.
 import argparse
 import ctypes
 import gc
+import gzip
+import json
+import lzma
 import math
 import re
 import resource
@@ -15,13 +18,24 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from itertools import accumulate
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TextIO, TypeVar
+
+from reread.preprocessing.errors import UserError
 
 T = TypeVar("T")
 Step = Callable[[], Any]
+NEVER = 1 << 30
+STEPS_ALONE = {
+    "activation_checkpointing": "false",
+    "validate_every": NEVER,
+    "checkpoint.every_steps": NEVER,
+    "writers": "[]",
+}
+"""Settings of a run that only takes its steps, with a validation and a checkpoint at its end."""
 
 
 class Cost(NamedTuple):
@@ -57,6 +71,19 @@ def attention_parser(doc: str | None, rounds: int, rows: int = 1) -> argparse.Ar
     arguments.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     arguments.add_argument("--dtype", default="float32", choices=("float32", "float16", "bfloat16"))
     return arguments
+
+
+def matching(names: Sequence[str], globs: Sequence[str]) -> list[str]:
+    """The names that `--only` asks for. Raises `UserError` for a glob that no name matches."""
+    for glob in globs:
+        if not any(fnmatchcase(name, glob) for name in names):
+            raise UserError(f"--only {glob}: nothing has this name; there are {', '.join(names)}")
+    return [name for name in names if any(fnmatchcase(name, glob) for glob in globs)]
+
+
+def overrides(values: Mapping[str, object]) -> list[str]:
+    """Settings as overrides of a recipe."""
+    return [f"{name}={value}" for name, value in values.items()]
 
 
 def in_turns(sides: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
@@ -187,6 +214,25 @@ def exponent(sizes: Sequence[float], costs: Sequence[float], least: float = 0.3)
     before, after = middle - least_cost, most - middle
     ratio = after / before if before > least / 10 else most / middle
     return f"{math.log(ratio) / math.log((last / first) ** 0.5):.2f}" if ratio > 0 else "-"
+
+
+def open_text(path: Path, newline: str | None = None) -> TextIO:
+    """A text, which may be packed by xz or gzip."""
+    opened: Any = {".xz": lzma.open, ".gz": gzip.open}.get(path.suffix, open)
+    return opened(path, "rt", encoding="utf-8", newline=newline)
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """The lines that are whole; a killed run may have left part of one."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def add_result(path: Path, result: Mapping[str, Any]) -> None:
+    """Append a line; one that a killed run left unfinished is ended first."""
+    begun = path.exists() and not path.read_bytes().endswith(b"\n")
+    with path.open("a") as file:
+        file.write("\n" * begun + json.dumps(result) + "\n")
 
 
 def heading(*columns: str) -> None:

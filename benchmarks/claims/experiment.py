@@ -1,7 +1,6 @@
 """An experiment: models that differ in one thing, trained on a corpus made for a claim, and what the claim predicts."""
 
 import json
-import lzma
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.harness import open_text
 from benchmarks.random_corpus import Documents
 from reread.training.config import TrainSettings
 from reread.training.evaluation import evaluate_run
@@ -136,6 +136,6 @@ def read_text(paths: Sequence[Path]) -> str:
     """The text of files, .txt or .txt.xz, in the order of their names."""
     parts = []
     for path in sorted(paths):
-        with lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8") as file:
+        with open_text(path) as file:
             parts.append(file.read())
     return "\n".join(parts)

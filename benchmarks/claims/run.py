@@ -17,7 +17,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import json
 import os
 import shutil
 import time
@@ -27,23 +26,10 @@ from typing import Any
 from benchmarks.claims.experiment import SEEDS, Experiment, read_text
 from benchmarks.claims.questions import register
 from benchmarks.claims.table import EXPERIMENTS, publish, table
-from benchmarks.harness import parser
+from benchmarks.harness import add_result, parser, read_results
 from reread.preprocessing.errors import one_line
 
 SAMPLE = Path(__file__).resolve().parents[2] / "pipeline" / "sample" / "en"
-
-
-def read_results(path: Path) -> list[dict[str, Any]]:
-    """The lines that are whole; a killed run may have left part of one."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("}")]
-
-
-def add(path: Path, result: dict[str, Any]) -> None:
-    """Append a line; one that a killed run left unfinished is ended first."""
-    begun = path.exists() and not path.read_bytes().endswith(b"\n")
-    with path.open("a") as file:
-        file.write("\n" * begun + json.dumps(result) + "\n")
 
 
 def missing(
@@ -88,7 +74,7 @@ def main() -> None:
         figures = by_name[result["experiment"]].run(result["side"], result["seed"], options.out, text)
         spent = round(time.process_time() - begin, 1)
         about = options.about if by_name[result["experiment"]].reads_text else None
-        add(path, {**result, "figures": figures, "cpu_seconds": spent, "text": about})
+        add_result(path, {**result, "figures": figures, "cpu_seconds": spent, "text": about})
         print(f"{result['experiment']}, {result['side']}, seed {result['seed']}: {spent} s", flush=True)
     keys = {(one.name, side): one.key(side, text) for one in EXPERIMENTS for side in one.sides}
     results = [one for one in read_results(path) if keys.get((one["experiment"], one["side"])) == one["key"]]

@@ -22,10 +22,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.claims.run import add, read_results
 from benchmarks.claims.tuned_experiment import DATA, SEEDS, Judged, Tuned
 from benchmarks.claims.tuned_table import RESULTS, TUNED, publish, table
-from benchmarks.harness import parser
+from benchmarks.harness import add_result, parser, read_results
 from reread.pipeline.recipe.schema import Ablation
 from reread.preprocessing.errors import one_line
 
@@ -108,7 +107,7 @@ def main() -> None:
         scores = one.run(row, result["seed"], judged)
         spent = round(time.process_time() - begin, 1)
         print(f"{' | '.join(map(str, result.values()))}: {sum(scores) / len(scores):.1f}, {spent} s", flush=True)
-        add(path, {**result, "scores": [round(score, 2) for score in scores], "cpu_seconds": spent})
+        add_result(path, {**result, "scores": [round(score, 2) for score in scores], "cpu_seconds": spent})
     known = {identity(one) for one in published}
     results = published + [one for one in current(read_results(path), SEEDS) if identity(one) not in known]
     print(f"\n{table(results)}")

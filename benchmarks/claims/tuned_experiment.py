@@ -145,17 +145,15 @@ class Tuned:
             ],
         )
         train(tuned, [])
-        data = train_section(tuned).data
-        assert isinstance(data, TaskSettings)
-        score = chosen_score(data.scored_as)[0]
-        return [
-            _score(RUNS / name, [override("task.dev", block), *judged.evaluation], score)
-            for block in _blocks(texts, seed)
-        ]
+        return [score_of(RUNS / name, block, judged.evaluation) for block in _blocks(texts, seed)]
 
 
-def _score(run: Path, overrides: list[str], score: str) -> float:
-    return evaluate_run(run, train_section(recipe_of(run, overrides)), overrides=overrides)[score]
+def score_of(run: Path, examples: Path, evaluation: Sequence[str] = ()) -> float:
+    """The headline score of a fine-tuned model on examples, read with the overrides `evaluation`."""
+    overrides = [override("task.dev", examples), *evaluation]
+    settings = train_section(recipe_of(run, overrides))
+    assert isinstance(settings.data, TaskSettings)
+    return evaluate_run(run, settings, overrides=overrides)[chosen_score(settings.data.scored_as)[0]]
 
 
 def _blocks(texts: Path, seed: int) -> list[Path]:

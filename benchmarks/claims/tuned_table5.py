@@ -1,6 +1,6 @@
 """NEZHA's Table 5, judged by entities of the People's Daily and by ChnSentiCorp with few labels."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +20,28 @@ def write(folder: Path, data: Mapping[str, list[Path]], seeds: list[int]) -> Non
     """Pretraining reads all sentences and reviews but those of the tests, without labels."""
     sentences = read_examples(data["ner"][0], "tag", "conll").examples
     known, tested = sentences[:-SENTENCES], sentences[-SENTENCES:]
-    train, dev = (
-        read_examples(path, "classify", "tsv", columns={"text": "text_a"}).examples for path in data["reviews"]
-    )
-    texts = {one.text for one in dev}
-    reviews = [one for one in train if one.text not in texts]
+    reviews, dev = read_reviews(data["reviews"])
     passages = ["".join(one.text for one in known[place : place + PASSAGE]) for place in range(0, len(known), PASSAGE)]
     write_lines(folder / "text.jsonl", [{"text": text} for text in [*passages, *(one.text for one in reviews)]])
-    for task, all_known, all_tested, line in (("ner", known, tested, _tagged), ("reviews", reviews, dev, _labelled)):
+    for task, all_known, all_tested, line in (("ner", known, tested, tagged), ("reviews", reviews, dev, labelled)):
         for seed in seeds:
             drawn = np.random.default_rng(seed).permutation(len(all_known))[:TRAIN]
             lines = [line(all_known[place]) for place in drawn]
             write_task(folder.parent / f"table5-{task}", seed, lines, [line(one) for one in all_tested])
 
 
-def _tagged(one: Any) -> dict[str, Any]:
+def read_reviews(paths: Sequence[Path]) -> tuple[list[Any], list[Any]]:
+    """ChnSentiCorp's examples to learn from, without those that are also in the others, which are held out."""
+    train, dev = (read_examples(path, "classify", "tsv", columns={"text": "text_a"}).examples for path in paths)
+    texts = {one.text for one in dev}
+    return [one for one in train if one.text not in texts], list(dev)
+
+
+def tagged(one: Any) -> dict[str, Any]:
     return {"tokens": one.tokens, "tags": one.tags}
 
 
-def _labelled(one: Any) -> dict[str, Any]:
+def labelled(one: Any) -> dict[str, Any]:
     return {"text": one.text, "label": one.label}
 
 

@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
+from benchmarks.data.preprocess import cut
 from benchmarks.harness import cpu_seconds, heading, in_turns, parser, ratio, row
 from reread.preprocessing.errors import one_line
 
@@ -45,11 +46,7 @@ def documents_of(paths: list[str]) -> Iterator[str]:
     settings = InputSettings(paths=paths)
     for file in find_files([settings]):
         for document in read(Piece(file.path, file.format), settings, lambda problem: None):
-            text = document.text
-            while text.strip():
-                end = text.find("\n", CHARACTERS) + 1 or len(text)
-                yield text[:end]
-                text = text[end:]
+            yield from (piece for piece in cut(document.text, CHARACTERS) if piece.strip())
 
 
 def with_near_duplicates(texts: list[str], generator: random.Random) -> tuple[list[str], list[list[int]]]:

@@ -3,10 +3,10 @@
     python benchmarks/data/padding.py CORPUS... [--lengths 128 512] [--steps 8] [--rounds 5]
 
 CORPUS are folders made by `reread preprocess`. The first table has the share of computed slots that hold text:
-untrimmed, and as objectives cut and trim a step's rows (training/data/trimming.py). Rows and micro-batch are those of
-one process: 180 x 60 as nezha-base has them, 32 x 16 as a small run; segments 64 x 16 as ernie-doc-base, beside as many
-that skim. "evenness" is the mean of the slots that 8 processes compute in a step, over the most: the others wait for
-that one.
+untrimmed, and as objectives cut and trim a step's rows (training/data/rows/trimming.py). Rows and micro-batch are those
+of one process: 180 x 60 as nezha-base has them, 32 x 16 as a small run; segments 64 x 16 as ernie-doc-base, beside as
+many that skim. "evenness" is the mean of the slots that 8 processes compute in a step, over the most: the others wait
+for that one.
 
 The second table has CPU milliseconds of a training step of small NEZHAs (layers x width, rows x micro-batch), the sides
 in turns; set OMP_NUM_THREADS=1. They read the same rows, which differ from step to step; medians are compared.

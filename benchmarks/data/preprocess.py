@@ -19,7 +19,7 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, count, pairwise
 from typing import Any
 
@@ -48,18 +48,24 @@ def preprocess(text: Path, vocabulary: Path | None, output: Path, workers: int) 
     return build(PreprocessSettings.parse(values, "benchmark")).statistics
 
 
-def segment_and_encode(text: Path, vocabulary: Path) -> float:
-    """The rival of the whole: rjieba's words, then `tokenizers` with offsets. Returns CPU seconds."""
+def by_rjieba(text: Path, vocabulary: Path) -> float:
+    """The rival of the whole."""
     import rjieba
+
+    return segment_and_encode(rjieba.cut, text, vocabulary)
+
+
+def segment_and_encode(words: Callable[[str], Any], text: Path, vocabulary: Path) -> float:
+    """Words, then `tokenizers` with offsets, of text that nobody deduplicates or writes. Returns CPU seconds."""
     from tokenizers.implementations import BertWordPieceTokenizer
 
     tokenizer = BertWordPieceTokenizer(str(vocabulary))
-    rjieba.cut("加载词典")
+    words("加载词典")
     begin = time.process_time()
     with text.open(encoding="utf-8") as file:
         for line in file:
             for paragraph in json.loads(line)["text"].split("\n"):
-                rjieba.cut(paragraph)
+                words(paragraph)
                 encoding = tokenizer.encode(paragraph, add_special_tokens=False)
                 _ = encoding.ids, encoding.offsets
     return time.process_time() - begin
@@ -116,13 +122,19 @@ def documents_of(paths: list[str]) -> Iterator[str]:
 
 
 def short(documents: list[str]) -> Iterator[str]:
-    """The documents cut after a line of about `DOCUMENT` characters."""
+    """The documents in pieces of about `DOCUMENT` characters."""
     for document in documents:
-        begin = 0
-        while begin < len(document):
-            end = document.find("\n", begin + DOCUMENT) + 1 or len(document)
-            yield document[begin:end].rstrip("\n")
-            begin = end
+        for piece in cut(document, DOCUMENT):
+            yield piece.rstrip("\n")
+
+
+def cut(text: str, characters: int) -> Iterator[str]:
+    """Pieces of a text of at least so many characters, each to the end of a line."""
+    begin = 0
+    while begin < len(text):
+        end = text.find("\n", begin + characters) + 1 or len(text)
+        yield text[begin:end]
+        begin = end
 
 
 def recombined(documents: list[str]) -> Iterator[str]:
@@ -151,7 +163,7 @@ def speeds(folder: Path, documents: list[str], vocabulary: Path, megabytes: floa
     ours, encode, bert = in_turns(
         {
             "ours": lambda: measured(preprocess, whole, vocabulary, folder / "corpus", 1).cpu_seconds / sizes[whole],
-            "encode": lambda: in_process(segment_and_encode, whole, vocabulary) / sizes[whole],
+            "encode": lambda: in_process(by_rjieba, whole, vocabulary) / sizes[whole],
             "bert": lambda: in_process(bert_static_copies, small, vocabulary, folder / "copies.jsonl") / sizes[small],
         },
         ROUNDS,

@@ -11,7 +11,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import lzma
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
@@ -19,7 +18,8 @@ from itertools import accumulate
 import numpy as np
 import rjieba
 
-from benchmarks.harness import heading, in_turns, parser, ratio, row, seconds
+from benchmarks.data.preprocess import DOCUMENT, cut
+from benchmarks.harness import heading, in_turns, open_text, parser, ratio, row, seconds
 from reread.preprocessing.config import TokenizerSettings, WordSettings
 from reread.preprocessing.errors import one_line
 from reread.preprocessing.text.words import WordSegmenter
@@ -28,20 +28,14 @@ from reread.preprocessing.tokens.wordpiece import WordPiece
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 ROUNDS = 3
-DOCUMENT = 10_000
 
 
 def read(paths: list[Path]) -> list[str]:
     """Documents of about `DOCUMENT` characters: one of megabytes would be unfair to `tokenizers`."""
-    documents = []
+    documents: list[str] = []
     for path in paths:
-        raw = path.read_bytes()
-        text = (lzma.decompress(raw) if path.suffix == ".xz" else raw).decode()
-        begin = 0
-        while begin < len(text):
-            end = text.find("\n", begin + DOCUMENT) + 1 or len(text)
-            documents.append(text[begin:end])
-            begin = end
+        with open_text(path, newline="") as file:
+            documents += cut(file.read(), DOCUMENT)
     return documents
 
 

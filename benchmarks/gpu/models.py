@@ -30,7 +30,7 @@ from transformers import (
 
 from benchmarks.gpu.profiles import profiled
 from benchmarks.gpu.sides import Comparison, Figures, LeftOutError, Place
-from benchmarks.gpu.without import without
+from benchmarks.gpu.without import attending, without
 from benchmarks.random_corpus import random_corpus
 from benchmarks.trainer_steps import TrainerSteps
 from reread.pipeline.recipe.load import load_recipe
@@ -72,6 +72,8 @@ class Model:
     """Whether torch.compile compiles the layers, for the shapes at hand or for any."""
     without: tuple[str, ...] = ()
     """Kernels of ours that it trains without."""
+    in_one_kernel: bool = False
+    """Whether ERNIE-Doc's attention is the kernel that is not installed."""
 
     def tokens(self, toy: bool) -> int:
         """Tokens of a row."""
@@ -124,7 +126,7 @@ class Training:
         self.settings, self.before = settings, torch.cuda.memory_allocated() if place.is_gpu else 0
         run = place.folder / model.name.replace("/", "-")
         run.mkdir(exist_ok=True)
-        with without(model.without), compiling(model.compiled):
+        with without(model.without), compiling(model.compiled), attending(model.in_one_kernel):
             self.trains: TrainerSteps | Theirs
             if model.theirs is None:
                 self.trains = TrainerSteps(settings, run, place.device)
@@ -253,6 +255,7 @@ LONGFORMER = Model("longformer-base 4096", "longformer-base", 4096, *_LONGFORMER
 THEIR_LONGFORMER = replace(LONGFORMER, name="transformers' Longformer 4096", theirs=LongformerForMaskedLM)
 SKIMMING = Model("ernie-doc-base 512, skim", "ernie-doc-base-en", 512, (), _ERNIE_DOC)
 ERNIE_DOC = replace(SKIMMING, name="ernie-doc-base 512", overrides=("data.retrospective=false",))
+IN_ONE_KERNEL = replace(ERNIE_DOC, name="ernie-doc-base 512, attention in one kernel", in_one_kernel=True)
 RAN = Model("ran-base 512", "ran-base", 512, (), _RAN)
 _ENCODER = "continue-encoder", 512, ("data.separate_documents=false",), ("model.intermediate_size=128",)
 HUB_BERT = Model("model.type bert 512", *_ENCODER)

@@ -21,6 +21,7 @@ from benchmarks.gpu.sides import Comparison, Figures, LeftOutError, Place, Side
 from reread.pipeline.estimate.rehearsal import META, Ledger, as_on
 from reread.pipeline.estimate.work import Work, summed
 from reread.training.assembly import Assembly, resolve
+from reread.training.kernels.attention import attended
 from reread.training.kernels.gelu import bias_gelu
 from reread.training.kernels.head import losses_of
 from reread.training.kernels.language import missing
@@ -28,11 +29,11 @@ from reread.training.kernels.layers import dropout_seed
 from reread.training.kernels.ran import ran_norm
 from reread.training.kernels.residual import residual_output
 from reread.training.kernels.rotation import from_heads, to_heads
-from reread.training.kernels.shift import relative_bias
+from reread.training.kernels.shift import BLOCK, relative_attention, relative_bias, split_queries
 from reread.training.kernels.sums import add_to
 from reread.training.kernels.windows import Options, window_attention
 from reread.training.models import blocks
-from reread.training.models.ernie_doc.attention_ernie_doc import ErnieDocSelfAttention
+from reread.training.models.ernie_doc.attention_ernie_doc import _RelativeBias
 from reread.training.models.nezha import NezhaConfig, NezhaForPreTraining
 from reread.training.models.ran.attention_ran import standardise
 from reread.training.models.ran.configuration_ran import RanConfig
@@ -250,6 +251,14 @@ def _operation(place: Place, one: Own, function: Function) -> Side:
     )
 
 
+def _by_shift(q: Tensor, k: Tensor, v: Tensor, r: Tensor, u: Tensor, w: Tensor) -> Tensor:
+    return relative_attention(q, k, v, r, (u, w), None, None, dropout=0.0)
+
+
+def _in_one_kernel(q: Tensor, k: Tensor, v: Tensor, r: Tensor, u: Tensor, w: Tensor) -> Tensor:
+    return attended(q, k, v, r, u, w, None, 0.0, 0)[0]  # type: ignore[no-any-return]
+
+
 def _own(place: Place) -> Iterator[Own]:
     length, heads, size, inner = (8, 2, 16, 64) if place.toy else (512, 12, 64, 3072)
     rows = 1 if place.toy else max(1, place.tokens // length)
@@ -278,6 +287,14 @@ def _own(place: Place) -> Iterator[Own]:
         content, relative = z.chunk(2, dim=-1)
         return (content + blocks.rotate(relative, turns)).transpose(1, 2).flatten(2)
 
+    def plain_bias(q: Tensor, u: Tensor, w: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+        content, position = ((q + bias) * size**-0.5 for bias in (u, w))
+        return content, _RelativeBias.apply(position, table, None)
+
+    def our_bias(q: Tensor, u: Tensor, w: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+        content, position = split_queries(q, u, w, min(BLOCK, length))
+        return content, relative_bias(position, table, None, length)
+
     def our_gelu(x: Tensor, bias: Tensor) -> Tensor:
         return bias_gelu(x, bias, False)
 
@@ -304,8 +321,11 @@ def _own(place: Place) -> Iterator[Own]:
     yield Own("NEZHA's heads", plain_heads, to_heads, ((rows, length, 3 * width),), (features, turns))
     yield Own("NEZHA's output", plain_output, from_heads, ((rows, heads, length, 2 * size),), (turns,))
     keys = length + length // 4
-    shapes = (rows, length, heads, size), (keys + length, heads, size), (rows, heads, 1, keys)
-    yield Own("ERNIE-Doc's bias", ErnieDocSelfAttention.relative_bias, relative_bias, shapes)
+    segment, context, bias = (rows, length, heads, size), (rows, keys, heads, size), (heads, size)
+    table = keys + length, heads, size
+    yield Own("ERNIE-Doc's queries and bias", plain_bias, our_bias, (segment, bias, bias, table))
+    of_attention = segment, context, context, table, bias, bias
+    yield Own("ERNIE-Doc's attention in one kernel", _by_shift, _in_one_kernel, of_attention)
     yield from _own_of_ran(place)
     of_head = (tokens // 6, width), (words, width), (words,)
     yield Own("losses of words", plain_losses, our_losses, of_head, (labels[: tokens // 6],))

@@ -26,7 +26,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from typing import TextIO
 
 import torch
@@ -37,8 +36,8 @@ from benchmarks.gpu.models import TOKENS
 from benchmarks.gpu.sides import Figures
 from benchmarks.gpu.table import tables
 from benchmarks.gpu.without import KERNELS
-from benchmarks.harness import parser
-from reread.preprocessing.errors import UserError, one_line
+from benchmarks.harness import add_result, matching, parser
+from reread.preprocessing.errors import one_line
 
 ROOT = Path(__file__).resolve().parents[2]
 LEAST_SECONDS = 20.0
@@ -125,15 +124,15 @@ def run_all(
     deadline: float,
     *,
     toy: bool = False,
-    tested: bool = True,
+    tested: bool = False,
     without: Sequence[str] = (),
 ) -> None:
     out.mkdir(parents=True, exist_ok=True)
     results: list[Figures] = []
 
     def keep(*lines: Figures) -> None:
-        with (out / "results.jsonl").open("a") as file:
-            file.writelines(f"{json.dumps(line)}\n" for line in lines)
+        for line in lines:
+            add_result(out / "results.jsonl", line)
 
     heading = f"{machine(1)}{', toy sizes' if toy else ''}"
     print(heading, flush=True)
@@ -158,7 +157,7 @@ def run_all(
                 break
             tokens //= 2
     tests = "not run"
-    if tested and not toy:
+    if tested:
         if deadline - time.monotonic() < LEAST_SECONDS:
             left.append(TESTS)
         else:
@@ -179,15 +178,6 @@ def outcome(lines: Sequence[Figures]) -> str:
     ) + (f"; {len(lines) - 8} more" if len(lines) > 8 else "")
 
 
-def selected(globs: Sequence[str]) -> list[Case]:
-    """The cases whose names match. Raises `UserError` for a glob that no case matches."""
-    names = [case.name for case in CASES] + [TESTS]
-    for glob in globs:
-        if not any(fnmatchcase(name, glob) for name in names):
-            raise UserError(f"--only {glob}: no case has this name; the cases are {', '.join(names)}")
-    return [case for case in CASES if any(fnmatchcase(case.name, glob) for glob in globs)]
-
-
 @one_line()
 def main() -> None:
     arguments = parser(__doc__)
@@ -200,13 +190,13 @@ def main() -> None:
     arguments.add_argument("--toy", action="store_true", help="small sizes, no tests; on CPU too")
     options = arguments.parse_args()
     deadline = time.monotonic() + 60 * options.minutes
-    chosen, tested = selected(options.only), any(fnmatchcase(TESTS, glob) for glob in options.only)
-    names = [case.name for case in chosen] + [TESTS] * (tested and not options.toy)
+    names = matching([*(case.name for case in CASES), *[TESTS] * (not options.toy)], options.only)
     print(f"in {options.minutes:g} minutes: {', '.join(names)}", flush=True)
     if not torch.cuda.is_available() and not options.toy:
         print("torch sees no GPU here, so nothing is run; --toy runs the same at toy sizes")
         return
-    run_all(chosen, options.out, deadline, toy=options.toy, tested=tested, without=options.without)
+    chosen = [case for case in CASES if case.name in names]
+    run_all(chosen, options.out, deadline, toy=options.toy, tested=TESTS in names, without=options.without)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
-"""Training without some of our kernels, for comparison alone: the tables that install them lose a row for a while."""
+"""Training without some of our kernels or with one that is not installed, for comparison alone: the tables that install
+them have other rows for a while."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from torch import Tensor
 
-from reread.training.kernels.layers import LAYERS
+from reread.training.kernels import attention
+from reread.training.kernels.layers import LAYERS, Layer, dropout_seed
 from reread.training.models.blocks import Activated, Predictions, ResidualOutput
 from reread.training.models.ernie_doc.attention_ernie_doc import ErnieDocSelfAttention
 from reread.training.models.ernie_doc.modeling_ernie_doc import ErnieDocLayer
@@ -41,3 +45,17 @@ def without(names: Iterable[str]) -> Iterator[None]:
     finally:
         for table, row, value in taken:
             table[row] = value
+
+
+def attending(in_one_kernel: bool) -> AbstractContextManager[Any]:
+    """Within this context ERNIE-Doc's attention is that of `kernels.attention`, if it is to be."""
+    if not in_one_kernel:
+        return nullcontext()
+    row = LAYERS.get(ErnieDocSelfAttention, Layer())._replace(functions={"attend": _attend})
+    return patch.dict(LAYERS, {ErnieDocSelfAttention: row})
+
+
+def _attend(*given: Any, dropout: float, official: bool, gap: int) -> Tensor:
+    assert not official and not gap
+    seed = dropout_seed(given[0].device) if dropout else 0
+    return attention.relative_attention(*given, seed, dropout=dropout)

@@ -53,7 +53,6 @@ def plain_attention(
     dropout: float,
     official: bool = False,
     gap: int = 0,
-    relative_bias: Any = None,
 ) -> Any:
     """As relative_attention, where no columns are left out (`gap`)."""
     (u, w), length, keys = biases, q.shape[1], k.shape[1]
@@ -81,7 +80,7 @@ def attention_step(form: str, options: argparse.Namespace) -> Step:
 
 def model_step(form: str, options: argparse.Namespace) -> Step:
     if form == "plain":
-        attention_ernie_doc.relative_attention = plain_attention
+        attention_ernie_doc.ErnieDocSelfAttention.attend = staticmethod(plain_attention)
     config = ErnieDocConfig(
         num_hidden_layers=options.layers,
         max_position_embeddings=options.length,

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.harness import cpu_seconds
-from benchmarks.peers.sizes import HEADS, INNER, LAYERS, LENGTHS, RATE, TOKENS, WIDTH, finetuning_options
+from benchmarks.peers.sizes import HEADS, INNER, LAYERS, LENGTHS, RATE, TOKENS, WIDTH, finetuning
 from reread.training.config import TrainSettings
 
 
@@ -56,9 +56,9 @@ def _train(folder: Path, model: str) -> dict[str, float]:
 
 
 def finetune(folder: Path, seed: int) -> dict[str, float]:
-    from benchmarks.training import finetuning
+    from benchmarks.training.finetuning import ours
 
-    taken, accuracy = finetuning.ours(finetuning_options(folder), seed)
+    taken, accuracy = ours(finetuning(folder), seed)
     return {"epochs": taken, "accuracy": accuracy}
 
 

@@ -1,11 +1,10 @@
 """Preprocessing by others: exact deduplication and tokens by datatrove; words by jieba with tokens by tokenizers."""
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.data.preprocess import by_rjieba, segment_and_encode
 from benchmarks.harness import cpu_seconds
 
 
@@ -16,6 +15,7 @@ def datatrove(folder: Path, seed: int) -> dict[str, float]:
     from datatrove.pipeline.dedup import ExactDedupConfig, ExactDedupFilter, ExactDedupSignature, ExactFindDedups
     from datatrove.pipeline.readers import JsonlReader
     from datatrove.pipeline.tokens import DocumentTokenizer
+    from tokenizers.implementations import BertWordPieceTokenizer
 
     def text_of(document: Document) -> str:
         return document.text
@@ -23,7 +23,7 @@ def datatrove(folder: Path, seed: int) -> dict[str, float]:
     begin, config = cpu_seconds(), ExactDedupConfig(text_of)
     with TemporaryDirectory(dir=folder) as work:
         tokenizer = str(Path(work) / "tokenizer.json")
-        _tokenizer(folder).save(tokenizer)
+        BertWordPieceTokenizer(str(folder / "vocab.txt")).save(tokenizer)
 
         def run(name: str, *steps: Any) -> float:
             LocalPipelineExecutor([*steps], logging_dir=f"{work}/{name}").run()
@@ -42,31 +42,8 @@ def datatrove(folder: Path, seed: int) -> dict[str, float]:
 def jieba(folder: Path, seed: int) -> dict[str, float]:
     import jieba
 
-    jieba.initialize()
-    return _words_and_tokens(folder, jieba.lcut)
+    return {"corpus": segment_and_encode(jieba.lcut, folder / "documents.jsonl", folder / "vocab.txt")}
 
 
 def rjieba(folder: Path, seed: int) -> dict[str, float]:
-    import rjieba
-
-    rjieba.cut("加载词典")
-    return _words_and_tokens(folder, rjieba.cut)
-
-
-def _words_and_tokens(folder: Path, cut: Callable[[str], list[str]]) -> dict[str, float]:
-    """CPU seconds of words, ids and offsets alone: nothing is deduplicated or written."""
-    tokenizer = _tokenizer(folder)
-    begin = cpu_seconds()
-    with (folder / "documents.jsonl").open(encoding="utf-8") as file:
-        for line in file:
-            for paragraph in json.loads(line)["text"].split("\n"):
-                cut(paragraph)
-                encoding = tokenizer.encode(paragraph, add_special_tokens=False)
-                _ = encoding.ids, encoding.offsets
-    return {"corpus": cpu_seconds() - begin}
-
-
-def _tokenizer(folder: Path) -> Any:
-    from tokenizers.implementations import BertWordPieceTokenizer
-
-    return BertWordPieceTokenizer(str(folder / "vocab.txt"))
+    return {"corpus": by_rjieba(folder / "documents.jsonl", folder / "vocab.txt")}

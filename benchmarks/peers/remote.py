@@ -6,7 +6,6 @@ the cache in the end.
 """
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from benchmarks.network import free_port
 from benchmarks.peers.loading import BATCH, import_streaming, in_batches, rows
 from benchmarks.peers.sizes import POOL_TOKENS, RESUMED, STEPS
 
@@ -80,9 +80,7 @@ def _mosaicml_windows(address: str, cache: Path, step: int) -> Iterator[Any]:
 @contextmanager
 def _serving(python: Path, files: Path) -> Iterator[str]:
     """The address of a server of an environment that has moto, with a bucket of these files."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     address = f"http://127.0.0.1:{port}"
     command = [str(python), "-m", "moto.server", "--host", "127.0.0.1", "--port", str(port)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

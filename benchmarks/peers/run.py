@@ -21,10 +21,9 @@ import platform
 import shutil
 import subprocess
 import time
-from fnmatch import fnmatchcase
 from typing import Any
 
-from benchmarks.harness import in_process, in_turns, parser
+from benchmarks.harness import in_process, in_turns, matching, parser
 from benchmarks.peers import side
 from benchmarks.peers.cases import CASES, Case
 from benchmarks.peers.environments import NotInstalledError, python_of
@@ -110,6 +109,7 @@ def main() -> None:
     arguments.add_argument("--only", default="*", help="glob of cases, for example 'megatron*'")
     arguments.add_argument("--publish", action="store_true")
     options = arguments.parse_args()
+    chosen = matching([case.name for case in CASES], [options.only])
     out = options.out.resolve()
     work, kept = out / "text", out / "results.json"
     if not work.exists():
@@ -123,7 +123,7 @@ def main() -> None:
     results = json.loads(kept.read_text()) if kept.exists() else {"cases": {}}
     results |= {"machine": machine(), "text": options.about, "rounds": options.rounds}
     for case in CASES:
-        if fnmatchcase(case.name, options.only):
+        if case.name in chosen:
             begin = time.monotonic()
             results["cases"][case.name] = found = run_case(case, work, out, options.rounds)
             kept.write_text(json.dumps(results, indent=1))

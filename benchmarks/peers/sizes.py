@@ -1,7 +1,8 @@
 """Sizes that all sides have in common."""
 
-import argparse
 from pathlib import Path
+
+from benchmarks.training.finetuning import Finetuning
 
 LENGTHS = (128, 512)
 TOKENS = 1024
@@ -18,8 +19,6 @@ POOL_TOKENS = 1 << 21
 """About as many as the steps read."""
 
 
-def finetuning_options(folder: Path) -> argparse.Namespace:
-    """The options of benchmarks/training/finetuning.py."""
-    export = folder / "runs" / "peers" / "export"
-    files = {"export": export, "train": folder / "train.tsv", "dev": folder / "dev.tsv"}
-    return argparse.Namespace(**files, length=256, epochs=6, batch=32, micro_batch=8, rate=3e-4)
+def finetuning(folder: Path) -> Finetuning:
+    files = folder / "runs" / "peers" / "export", folder / "train.tsv", folder / "dev.tsv"
+    return Finetuning(*files, length=256, epochs=6, batch=32, rate=3e-4)

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.data.preprocess import documents_of, preprocess, short, write_json_lines
+from benchmarks.harness import overrides
 from benchmarks.peers.ours import train_settings
 from benchmarks.peers.sizes import BATCH, LENGTHS, RESUMED, STEPS, TOKENS, WINDOW
 from benchmarks.random_corpus import random_corpus
@@ -81,7 +82,6 @@ def _random_tokens(folder: Path) -> None:
 def _random_model(folder: Path) -> None:
     values = {"name": "peers", "data.corpus": folder / "corpus", "steps": 0, "global_batch": 8, "micro_batch": 8}
     sizes = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 512}
-    overrides = [f"{name}={value}" for name, value in values.items()]
-    overrides += [f"model.{name}={value}" for name, value in sizes.items()]
-    for command in (["train", "nezha-base", *overrides, "parallel.processes=1"], ["export", "runs/peers"]):
+    given = overrides({**values, **{f"model.{name}": size for name, size in sizes.items()}, "parallel.processes": 1})
+    for command in (["train", "nezha-base", *given], ["export", "runs/peers"]):
         subprocess.run([sys.executable, "-m", "reread", *command], cwd=folder, check=True)

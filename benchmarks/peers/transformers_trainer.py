@@ -6,7 +6,6 @@ Rows are documents' tokens joined and cut to the length (run_mlm.py's `group_tex
 import json
 import tempfile
 import time
-from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,7 +13,8 @@ from typing import Any
 import torch
 from transformers import BertTokenizerFast, PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 
-from benchmarks.peers.sizes import HEADS, INNER, LAYERS, LENGTHS, RATE, TOKENS, WIDTH, finetuning_options
+from benchmarks.peers.sizes import HEADS, INNER, LAYERS, LENGTHS, RATE, TOKENS, WIDTH, finetuning
+from benchmarks.training.from_scratch import joined_rows
 
 SIZES = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": INNER}
 
@@ -62,9 +62,6 @@ def _train(folder: Path, tokenizer: BertTokenizerFast, model: PreTrainedModel, c
     made = tokenizer(texts, return_special_tokens_mask=True, return_offsets_mapping=by_offsets)
     costs = {}
     for length in LENGTHS:
-        joined = {name: list(chain.from_iterable(made[name])) for name in made}
-        ends = range(length, len(joined["input_ids"]) + 1, length)
-        rows = [{name: values[end - length : end] for name, values in joined.items()} for end in ends]
         arguments = TrainingArguments(
             output_dir=tempfile.mkdtemp(),
             per_device_train_batch_size=TOKENS // length,
@@ -79,8 +76,14 @@ def _train(folder: Path, tokenizer: BertTokenizerFast, model: PreTrainedModel, c
             disable_tqdm=True,
             logging_strategy="no",
         )
-        steps = Steps()
-        trainer = Trainer(model=model, args=arguments, train_dataset=rows, data_collator=collator, callbacks=[steps])
+        steps, rows = Steps(), joined_rows(made, length)
+        trainer = Trainer(
+            model=model,
+            args=arguments,
+            train_dataset=rows,
+            data_collator=collator,
+            callbacks=[steps],
+        )
         begin = time.process_time()
         trainer.train()
         costs |= {f"step {length}": median(steps.seconds), f"epoch {length}": time.process_time() - begin}
@@ -88,7 +91,7 @@ def _train(folder: Path, tokenizer: BertTokenizerFast, model: PreTrainedModel, c
 
 
 def finetune(folder: Path, seed: int) -> dict[str, float]:
-    from benchmarks.training import finetuning
+    from benchmarks.training.finetuning import theirs
 
-    taken, accuracy = finetuning.theirs(finetuning_options(folder), False, seed)
+    taken, accuracy = theirs(finetuning(folder), False, seed)
     return {"epochs": taken, "accuracy": accuracy}

@@ -17,21 +17,48 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import argparse
 import csv
-import gzip
 import json
 import os
 import statistics
 import tempfile
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks.harness import heading, in_process, in_turns, parser, ratio, row, seconds
+from benchmarks.harness import (
+    STEPS_ALONE,
+    heading,
+    in_process,
+    in_turns,
+    open_text,
+    overrides,
+    parser,
+    ratio,
+    row,
+    seconds,
+)
 from reread.preprocessing.errors import one_line
 
 
-def ours(options: argparse.Namespace, seed: int) -> tuple[float, float]:
+class Finetuning(NamedTuple):
+    """What both sides are given."""
+
+    export: Path
+    train: Path
+    dev: Path
+    """Examples, as `labelled` reads them."""
+    length: int
+    """Tokens of a text that are read, special ones included."""
+    epochs: int
+    batch: int
+    rate: float
+    steps: int | None = None
+    """Of the Trainer; None: as many as its epochs have."""
+    micro_batch: int = 8
+    """Of our side."""
+
+
+def ours(given: Finetuning, seed: int) -> tuple[float, float]:
     """(CPU seconds of training, accuracy in points)."""
     import torch
 
@@ -44,24 +71,22 @@ def ours(options: argparse.Namespace, seed: int) -> tuple[float, float]:
     folder = Path(tempfile.mkdtemp())
     os.chdir(folder)
     values = {
-        "init": options.export,
+        **STEPS_ALONE,
+        "init": given.export,
         "seed": seed,
-        "task.train": options.train,
-        "task.dev": options.dev,
-        "task.sequence_length": options.length,
-        "task.longest": options.length - 2,
-        "finetune.epochs": options.epochs,
-        "global_batch": options.batch,
-        "micro_batch": options.micro_batch,
-        "activation_checkpointing": False,
-        "optimizer.learning_rate": options.rate,
+        "task.train": given.train,
+        "task.dev": given.dev,
+        "task.sequence_length": given.length,
+        "task.longest": given.length - 2,
+        "finetune.epochs": given.epochs,
+        "global_batch": given.batch,
+        "micro_batch": given.micro_batch,
+        "optimizer.learning_rate": given.rate,
         "best_by": "null",
-        "validate_every": 1 << 30,
         "log_every": 1000,
-        "writers": [],
         "peak_tflops": 1.0,
     }
-    recipe = finetune_recipe("nezha-chnsenticorp", [f"{name}={value}" for name, value in values.items()])
+    recipe = finetune_recipe("nezha-chnsenticorp", overrides(values))
     trainer = Trainer(train_section(recipe), folder / "run", Mesh())
     trainer._validate = lambda writer: False  # type: ignore[method-assign]
     trainer.dataset.verify()  # the other side's texts are tokenised before it trains, too
@@ -69,40 +94,34 @@ def ours(options: argparse.Namespace, seed: int) -> tuple[float, float]:
     return taken, trainer.objective.held_out_summary(None)["accuracy"]
 
 
-def theirs(options: argparse.Namespace, padded: bool, seed: int) -> tuple[float, float]:
+def theirs(given: Finetuning, padded: bool, seed: int) -> tuple[float, float]:
     """(CPU seconds of training, accuracy in points); `padded`: every row to the whole length."""
     import torch
 
     torch.set_num_threads(1)
-    taken, predicted = by_trainer(options, padded, seed, cpu=True)
-    return taken, _accuracy(predicted, options.dev)
+    taken, predicted = by_trainer(given, padded, seed, cpu=True)
+    return taken, accuracy(predicted, given.dev)
 
 
-def by_trainer(options: argparse.Namespace, padded: bool, seed: int, *, cpu: bool) -> tuple[float, list[str]]:
-    """(seconds of training, predicted labels of `options.dev`). Without `cpu` in bfloat16 on a GPU, if there is one."""
+def by_trainer(given: Finetuning, padded: bool, seed: int, *, cpu: bool) -> tuple[float, list[str]]:
+    """(seconds of training, predicted labels of `given.dev`). Without `cpu` in bfloat16 on a GPU, if there is one."""
     import torch
-    from transformers import (
-        AutoModelForSequenceClassification,
-        AutoTokenizer,
-        DataCollatorWithPadding,
-        Trainer,
-        TrainingArguments,
-    )
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer
 
     gpu = torch.cuda.is_available() and not cpu
-    train, dev = labelled(options.train), labelled(options.dev)
+    train, dev = labelled(given.train), labelled(given.dev)
     labels = sorted({label for _, label in train})
-    tokenizer = AutoTokenizer.from_pretrained(options.export, trust_remote_code=True)
+    tokenizer = AutoTokenizer.from_pretrained(given.export, trust_remote_code=True)
     torch.manual_seed(seed)  # of the head
     model = AutoModelForSequenceClassification.from_pretrained(
-        options.export, trust_remote_code=True, num_labels=len(labels), dtype=torch.float32
+        given.export, trust_remote_code=True, num_labels=len(labels), dtype=torch.float32
     )
 
     def examples(rows: list[tuple[str, str]]) -> list[dict[str, Any]]:
         made = tokenizer(
             [text for text, _ in rows],
             truncation=True,
-            max_length=options.length,
+            max_length=given.length,
             padding="max_length" if padded else False,
         )
         names = list(made)
@@ -111,23 +130,9 @@ def by_trainer(options: argparse.Namespace, padded: bool, seed: int, *, cpu: boo
             for number, (_, label) in enumerate(rows)
         ]
 
-    steps = options.steps or -(-len(train) // options.batch) * options.epochs
-    arguments = TrainingArguments(
-        output_dir=tempfile.mkdtemp(),
-        per_device_train_batch_size=options.batch,
-        per_device_eval_batch_size=options.batch,
-        max_steps=steps,
-        learning_rate=options.rate,
-        warmup_steps=steps // 10,
-        weight_decay=0.01,
-        adam_epsilon=1e-6,
-        seed=seed,
-        bf16=gpu,
-        use_cpu=cpu,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        logging_strategy="no",
+    steps = given.steps or -(-len(train) // given.batch) * given.epochs
+    arguments = trainer_arguments(
+        given.batch, given.rate, steps, seed, per_device_eval_batch_size=given.batch, bf16=gpu, use_cpu=cpu
     )
     trainer = Trainer(
         model=model, args=arguments, train_dataset=examples(train), data_collator=DataCollatorWithPadding(tokenizer)
@@ -136,6 +141,27 @@ def by_trainer(options: argparse.Namespace, padded: bool, seed: int, *, cpu: boo
     logits = trainer.predict(examples(dev)).predictions  # type: ignore[arg-type]
     logits = logits[0] if isinstance(logits, tuple) else logits
     return taken, [labels[number] for number in logits.argmax(1)]
+
+
+def trainer_arguments(batch: int, rate: float, steps: int, seed: int, **others: Any) -> Any:
+    """AdamW as ours, a linear schedule with a tenth of warm-up; nothing is written."""
+    from transformers import TrainingArguments
+
+    return TrainingArguments(
+        output_dir=tempfile.mkdtemp(),
+        per_device_train_batch_size=batch,
+        max_steps=steps,
+        learning_rate=rate,
+        warmup_steps=steps // 10,
+        weight_decay=0.01,
+        adam_epsilon=1e-6,
+        seed=seed,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        logging_strategy="no",
+        **others,
+    )
 
 
 @one_line()
@@ -151,10 +177,15 @@ def main() -> None:
     arguments.add_argument("--rate", type=float, default=3e-4)
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--without-padded", action="store_true", help="leave out rows padded to the length")
-    arguments.set_defaults(steps=None)
     options = arguments.parse_args()
-    for name in ("export", "train", "dev"):
-        setattr(options, name, getattr(options, name).resolve())
+    given = Finetuning(
+        *(path.resolve() for path in (options.export, options.train, options.dev)),
+        length=options.length,
+        epochs=options.epochs,
+        batch=options.batch,
+        rate=options.rate,
+        micro_batch=options.micro_batch,
+    )
     sides = {"ours": ours}
     if not options.without_padded:
         sides["padded to the length"] = partial(theirs, padded=True)
@@ -162,7 +193,7 @@ def main() -> None:
     seeds = {name: iter(range(options.rounds)) for name in sides}
     found = in_turns(
         {
-            name: lambda name=name, side=side: in_process(_run, side, options, next(seeds[name]))  # type: ignore[misc]
+            name: lambda name=name, side=side: in_process(_run, side, given, next(seeds[name]))  # type: ignore[misc]
             for name, side in sides.items()
         },
         options.rounds,
@@ -171,20 +202,21 @@ def main() -> None:
     own = [taken for taken, _ in found["ours"]]
     for name, results in found.items():
         times, scores = [taken for taken, _ in results], [score for _, score in results]
-        accuracy = f"{statistics.fmean(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})"
+        spread = f"{statistics.fmean(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})"
         faster = "-" if name == "ours" else ratio(own, times)
-        row(name, f"{min(times) / options.epochs:.1f}", faster, accuracy)
+        row(name, f"{min(times) / options.epochs:.1f}", faster, spread)
     for what, longest in (("what is read", options.length - 2), ("whole texts", None)):
-        row(f"bag of words, {what}", "-", "-", f"{_accuracy(bag_of_words(options, longest), options.dev):.1f}")
+        predicted = bag_of_words(given.export, given.train, given.dev, longest)
+        row(f"bag of words, {what}", "-", "-", f"{accuracy(predicted, given.dev):.1f}")
 
 
-def bag_of_words(options: argparse.Namespace, longest: int | None) -> list[str]:
-    """Predicted labels of `options.dev`, by the first `longest` tokens of each text."""
+def bag_of_words(export: Path, train: Path, dev: Path, longest: int | None) -> list[str]:
+    """Predicted labels of `dev`, by the first `longest` tokens of each text."""
     from tokenizers import Tokenizer
 
     from reread.training.scoring.baselines import BagOfGrams
 
-    tokenizer = Tokenizer.from_file(str(options.export / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(export / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
 
@@ -192,27 +224,27 @@ def bag_of_words(options: argparse.Namespace, longest: int | None) -> list[str]:
         offsets = tokenizer.encode(text, add_special_tokens=False).offsets[:longest]
         return text[: offsets[-1][1]] if offsets else ""
 
-    sides = [[(begun(text), label) for text, label in labelled(path)] for path in (options.train, options.dev)]
-    (texts, labels), (dev, _) = (zip(*side, strict=True) for side in sides)
-    return BagOfGrams(texts, labels, unit="word").predict(dev)
+    texts, labels = zip(*labelled(train), strict=True)
+    bag = BagOfGrams([begun(text) for text in texts], labels, unit="word")
+    return bag.predict([begun(text) for text, _ in labelled(dev)])
 
 
 def labelled(path: Path) -> list[tuple[str, str]]:
     """(text, label) of each line of a TSV with columns `text_a` and `label`, or of JSON lines with `text` and
     `label`, which may be packed by gzip."""
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="") as file:  # type: ignore[operator]
+    with open_text(path, newline="") as file:
         if ".jsonl" in path.suffixes:
             return [(one["text"], one["label"]) for one in map(json.loads, file)]
         return [(one["text_a"], one["label"]) for one in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
 
 
-def _accuracy(predicted: list[str], dev: Path) -> float:
+def accuracy(predicted: list[str], dev: Path) -> float:
     """In points."""
     return 100 * statistics.fmean(one == label for one, (_, label) in zip(predicted, labelled(dev), strict=True))
 
 
-def _run(side: Any, options: argparse.Namespace, seed: int) -> tuple[float, float]:
-    result: tuple[float, float] = side(options, seed=seed)
+def _run(side: Any, given: Finetuning, seed: int) -> tuple[float, float]:
+    result: tuple[float, float] = side(given, seed=seed)
     return result
 
 

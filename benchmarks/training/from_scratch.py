@@ -17,17 +17,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import json
-import lzma
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import chain
 from typing import Any
 
-from benchmarks.harness import heading, in_process, parser, row, seconds
+from benchmarks.harness import STEPS_ALONE, heading, in_process, open_text, overrides, parser, row, seconds
+from benchmarks.training.finetuning import trainer_arguments
 from reread.preprocessing.errors import one_line
 
 SIZES = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
@@ -41,7 +41,7 @@ HELD_OUT_ROWS = 512
 def documents(paths: list[Path]) -> Iterator[str]:
     """Lines of the texts, joined to documents."""
     for path in paths:
-        with (lzma.open if path.suffix == ".xz" else open)(path, "rt", encoding="utf-8") as file:  # type: ignore[operator]
+        with open_text(path) as file:
             lines: list[str] = []
             for line in file:
                 lines.append(line.strip())
@@ -52,18 +52,24 @@ def documents(paths: list[Path]) -> Iterator[str]:
                 yield "\n".join(lines)
 
 
+def write_documents(folder: Path, paths: list[Path]) -> tuple[Path, Path]:
+    """Write the documents to learn from, and those that are held out, as JSON lines."""
+    found = list(documents(paths))
+    parts = {"train": [one for number, one in enumerate(found) if number % EACH], "held-out": found[::EACH]}
+    for name, texts in parts.items():
+        lines = (json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
+        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    return folder / "train.jsonl", folder / "held-out.jsonl"
+
+
 def prepare(folder: Path, paths: list[Path]) -> None:
     """train.jsonl, held-out.jsonl and the corpus of both."""
     from reread.preprocessing.config import PreprocessSettings
     from reread.preprocessing.execution.build import build
 
-    found = list(documents(paths))
-    parts = {"held-out": found[::EACH], "train": [one for number, one in enumerate(found) if number % EACH]}
-    for name, texts in parts.items():
-        lines = (json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
-        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    train, held_out = write_documents(folder, paths)
     values = {
-        "input": {"paths": [str(folder / "train.jsonl")], "validation_paths": [str(folder / "held-out.jsonl")]},
+        "input": {"paths": [str(train)], "validation_paths": [str(held_out)]},
         "output": str(folder / "corpus"),
         "tokenizer": {"train": {"size": 5000}},
         "workers": 1,
@@ -75,13 +81,27 @@ def settings_of(folder: Path, steps: int, seed: int) -> Any:
     from reread.pipeline.recipe.load import load_recipe
     from reread.pipeline.recipe.schema import train_section
 
-    values = f"init=null seed={seed} data.corpus={folder / 'corpus'} data.sequence_length={LENGTH} steps={steps}"
-    values += f" data.separate_documents=false global_batch={ROWS} micro_batch={ROWS} precision=fp32 peak_tflops=1"
-    values += f" optimizer.learning_rate={RATE} optimizer.betas=[0.9,0.999] schedule.warmup_steps={steps // 10}"
-    values += f" activation_checkpointing=false validate_every={1 << 30} checkpoint.every_steps={1 << 30} threads=1"
-    values += f" writers=[] log_every={max(1, steps // 10)} model.max_position_embeddings={LENGTH}"
-    sizes = [f"model.{name}={size}" for name, size in SIZES.items()]
-    return train_section(load_recipe("continue-encoder", [*values.split(), *sizes], "train"))
+    values = {
+        **STEPS_ALONE,
+        "init": "null",
+        "seed": seed,
+        "data.corpus": folder / "corpus",
+        "data.sequence_length": LENGTH,
+        "data.separate_documents": "false",
+        "steps": steps,
+        "global_batch": ROWS,
+        "micro_batch": ROWS,
+        "precision": "fp32",
+        "optimizer.learning_rate": RATE,
+        "optimizer.betas": "[0.9,0.999]",
+        "schedule.warmup_steps": steps // 10,
+        "threads": 1,
+        "log_every": max(1, steps // 10),
+        "peak_tflops": 1,
+        "model.max_position_embeddings": LENGTH,
+        **{f"model.{name}": size for name, size in SIZES.items()},
+    }
+    return train_section(load_recipe("continue-encoder", overrides(values), "train"))
 
 
 def ours(folder: Path, limit: float, seed: int) -> dict[str, float]:
@@ -107,14 +127,7 @@ def ours(folder: Path, limit: float, seed: int) -> dict[str, float]:
 
 def theirs(folder: Path, limit: float, seed: int, whole: bool) -> dict[str, float]:
     import torch
-    from transformers import (
-        AutoTokenizer,
-        DataCollatorForLanguageModeling,
-        Trainer,
-        TrainerCallback,
-        TrainingArguments,
-        set_seed,
-    )
+    from transformers import AutoTokenizer, DataCollatorForLanguageModeling, Trainer, TrainerCallback, set_seed
     from transformers.models.bert import BertConfig, BertForMaskedLM
 
     class Times(TrainerCallback):  # type: ignore[misc]
@@ -127,27 +140,12 @@ def theirs(folder: Path, limit: float, seed: int, whole: bool) -> dict[str, floa
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(folder / "corpus" / "tokenizer")
     collator = DataCollatorForLanguageModeling(tokenizer, whole_word_mask=whole, mlm_probability=0.15)
-    rows = joined_rows(folder, tokenizer, whole)
+    rows = rows_of(folder, tokenizer, whole)
 
     def run(steps: int) -> tuple[Any, Times]:
         set_seed(seed)
         times = Times()
-        arguments = TrainingArguments(
-            output_dir=tempfile.mkdtemp(),
-            per_device_train_batch_size=ROWS,
-            max_steps=steps,
-            learning_rate=RATE,
-            warmup_steps=steps // 10,
-            weight_decay=0.01,
-            adam_epsilon=1e-6,
-            seed=seed,
-            remove_unused_columns=False,
-            use_cpu=True,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            logging_strategy="no",
-        )
+        arguments = trainer_arguments(ROWS, RATE, steps, seed, remove_unused_columns=False, use_cpu=True)
         config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=LENGTH, **SIZES)
         trainer = Trainer(
             model=BertForMaskedLM(config),
@@ -166,8 +164,7 @@ def theirs(folder: Path, limit: float, seed: int, whole: bool) -> dict[str, floa
     return {"seconds": taken, "steps": steps, **held_out(folder, trainer.model.state_dict())}
 
 
-def joined_rows(folder: Path, tokenizer: Any, whole: bool) -> list[dict[str, Any]]:
-    """Documents' tokens joined and cut to the length, as run_mlm.py's `group_texts`."""
+def rows_of(folder: Path, tokenizer: Any, whole: bool) -> list[dict[str, Any]]:
     import rjieba
 
     with (folder / "train.jsonl").open(encoding="utf-8") as file:
@@ -175,15 +172,17 @@ def joined_rows(folder: Path, tokenizer: Any, whole: bool) -> list[dict[str, Any
     if whole:
         texts = [" ".join(rjieba.cut(text)) for text in texts]
     made = tokenizer(texts, return_special_tokens_mask=True, return_offsets_mapping=whole, verbose=False)
+    return joined_rows(made, LENGTH)
+
+
+def joined_rows(made: Mapping[str, Any], length: int) -> list[dict[str, Any]]:
+    """A tokenizer's lists by document, joined and cut to the length, as by run_mlm.py's `group_texts`."""
     joined = {name: list(chain.from_iterable(values)) for name, values in made.items()}
-    ends = range(LENGTH, len(joined["input_ids"]) + 1, LENGTH)
-    return [{name: values[end - LENGTH : end] for name, values in joined.items()} for end in ends]
+    ends = range(length, len(joined["input_ids"]) + 1, length)
+    return [{name: values[end - length : end] for name, values in joined.items()} for end in ends]
 
 
 def held_out(folder: Path, weights: dict[str, Any]) -> dict[str, float]:
-    """Mean loss in nats, and accuracy in points, over held-out tokens of words that are masked whole."""
-    import numpy as np
-    import torch
     from transformers.models.bert import BertConfig, BertForMaskedLM
 
     from reread.training.data.kinds import open_dataset
@@ -192,18 +191,29 @@ def held_out(folder: Path, weights: dict[str, Any]) -> dict[str, float]:
     model = BertForMaskedLM(BertConfig(vocab_size=data.vocab_size, max_position_embeddings=LENGTH, **SIZES)).eval()
     left = model.load_state_dict(weights, strict=False)
     assert not left.missing_keys, left
-    losses, right = [], []
-    for first in range(0, min(HELD_OUT_ROWS, len(data)), ROWS):
-        rows = {
-            name: torch.from_numpy(value).long() for name, value in data.rows(np.arange(first, first + ROWS)).items()
-        }
+    return of_masked_words(model, data, HELD_OUT_ROWS)
+
+
+def of_masked_words(model: Any, data: Any, most: int, device: str = "cpu") -> dict[str, float]:
+    """Mean loss in nats, and accuracy in points, over the masked tokens of a dataset's rows, `most` at the most.
+
+    `model` is one of transformers, in float32 and in evaluation.
+    """
+    import numpy as np
+    import torch
+
+    loss = right = count = 0.0
+    for first in range(0, min(most, len(data)), ROWS):
+        drawn = data.rows(np.arange(first, min(first + ROWS, len(data))))
+        rows = {name: torch.from_numpy(values).long().to(device) for name, values in drawn.items()}
         chosen = rows["labels"] != -100
         with torch.no_grad():
             logits = model(rows["input_ids"], rows["attention_mask"]).logits[chosen]
         labels = rows["labels"][chosen]
-        losses.append(torch.nn.functional.cross_entropy(logits, labels, reduction="none"))
-        right.append(logits.argmax(1) == labels)
-    return {"loss": float(torch.cat(losses).mean()), "accuracy": 100 * float(torch.cat(right).double().mean())}
+        loss += float(torch.nn.functional.cross_entropy(logits, labels, reduction="sum"))
+        right += float((logits.argmax(1) == labels).sum())
+        count += len(labels)
+    return {"loss": loss / count, "accuracy": 100 * right / count}
 
 
 @one_line()

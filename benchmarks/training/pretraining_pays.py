@@ -30,23 +30,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.claims.run import add, read_results
-from benchmarks.claims.tuned_experiment import write_lines
-from benchmarks.harness import heading, parser, row
+from benchmarks.claims.tuned_experiment import score_of, write_lines
+from benchmarks.claims.tuned_table5 import labelled, read_reviews, tagged
+from benchmarks.harness import add_result, heading, parser, read_results, row
 from reread.pipeline.commands.preprocess import preprocess
-from reread.pipeline.recipe.load import load_recipe, override, recipe_of, recipe_values
-from reread.pipeline.recipe.schema import train_section
+from reread.pipeline.recipe.load import load_recipe, recipe_values
 from reread.pipeline.recipe.task import finetune_recipe
 from reread.pipeline.run_folder.export import export
 from reread.pipeline.run_folder.train import train
 from reread.preprocessing.errors import one_line
 from reread.preprocessing.labelled.read import read_examples
-from reread.training.data.tasks.settings import TaskSettings
-from reread.training.evaluation import evaluate_run
 from reread.training.run.files import RUNS
 from reread.training.scoring.baselines import BagOfGrams, KnownEntities
 from reread.training.scoring.entities import entities
-from reread.training.scoring.task_scores import chosen_score
 
 RECIPES = Path(__file__).resolve().parent / "recipes"
 PRETRAINING = str(RECIPES / "pays.yaml")
@@ -109,25 +105,18 @@ class Cell(NamedTuple):
         return {"task": self.task, "start": self.start, "way": self.way.name, "seed": self.seed, "key": key}
 
 
-def examples(path: Path, kind: str, form: str, columns: Mapping[str, str] = {}) -> list[Any]:
-    return list(read_examples(path, kind, form, columns=columns).examples)
-
-
 def write(data: Mapping[str, Sequence[Path]], seeds: Sequence[int]) -> None:
     """Write reviews.txt for pretraining and the examples of each task and seed, if they are not there."""
     if all(Path(f"data/{task}-{seed}.jsonl").exists() for task in TASKS for seed in seeds):
         return
-    sentences = examples(data["ner"][0], "tag", "conll")
-    train, dev = (examples(path, "classify", "tsv", {"text": "text_a"}) for path in data["reviews"])
-    tested = {one.text for one in dev}
-    reviews = [one for one in train if one.text not in tested]
+    sentences = read_examples(data["ner"][0], "tag", "conll").examples
+    reviews, dev = read_reviews(data["reviews"])
     text = "".join(one.text.strip() + "\n" for one in reviews)
     if not Path("reviews.txt").exists():
         Path("reviews.txt").write_text(text, encoding="utf-8")
-    tags = [{"tokens": one.tokens, "tags": one.tags} for one in sentences]
-    labels = [{"text": one.text, "label": one.label} for one in reviews]
+    tags, labels = [tagged(one) for one in sentences], [labelled(one) for one in reviews]
     write_lines(Path("data/ner-test.jsonl"), tags[-TESTED:])
-    write_lines(Path("data/reviews-test.jsonl"), [{"text": one.text, "label": one.label} for one in dev])
+    write_lines(Path("data/reviews-test.jsonl"), [labelled(one) for one in dev])
     for task, (count, _) in TASKS.items():
         lines = tags[:-TESTED] if task == "ner" else labels
         for seed in seeds:
@@ -166,14 +155,9 @@ def tuned(cell: Cell, init: Path) -> float:
         first = [f"train.trainable={json.dumps(learning)}", "finetune.epochs=1", f"name={name}-head", f"init={init}"]
         train(finetune_recipe(cell.recipe, [*base, *first]), [])
         init, epochs = export(RUNS / f"{name}-head", None), epochs - 1
-    recipe = finetune_recipe(cell.recipe, [*base, f"finetune.epochs={epochs}", f"name={name}", f"init={init}"])
-    train(recipe, [])
-    data = train_section(recipe).data
-    assert isinstance(data, TaskSettings)
-    score = chosen_score(data.scored_as)[0]
-    overrides = [override("task.dev", test_of(cell.task))]
-    run = RUNS / name
-    found = evaluate_run(run, train_section(recipe_of(run, overrides)), overrides=overrides)[score]
+    last = [f"finetune.epochs={epochs}", f"name={name}", f"init={init}"]
+    train(finetune_recipe(cell.recipe, [*base, *last]), [])
+    found = score_of(RUNS / name, test_of(cell.task))
     for folder in RUNS.glob(f"{name}*"):
         shutil.rmtree(folder)
     return found
@@ -182,9 +166,8 @@ def tuned(cell: Cell, init: Path) -> float:
 def baseline(cell: Cell) -> float:
     """Of reviews a bag of one and two characters; of entities those of the examples, found again."""
     kind = "tag" if cell.task == "ner" else "classify"
-    known, tested = (
-        examples(path, kind, "jsonl") for path in (Path(f"data/{cell.task}-{cell.seed}.jsonl"), test_of(cell.task))
-    )
+    files = Path(f"data/{cell.task}-{cell.seed}.jsonl"), test_of(cell.task)
+    known, tested = (list[Any](read_examples(path, kind, "jsonl").examples) for path in files)
     if kind == "tag":
         dictionary = KnownEntities([(one.tokens, one.tags) for one in known])
         pairs = [(set(entities(dictionary.tags(one.tokens))), set(entities(one.tags))) for one in tested]
@@ -266,7 +249,7 @@ def main() -> None:
         score = baseline(cell) if cell.start == BASELINE else tuned(cell, pretrained(cell.start, cell.seed, text))
         result = {**cell.result, "score": round(score, 2), "cpu_seconds": round(time.process_time() - begin, 1)}
         print(*result.values(), flush=True)
-        add(path, result)
+        add_result(path, result)
         results.append(result)
     report(results)
 

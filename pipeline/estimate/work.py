@@ -14,7 +14,7 @@ from torch.utils.flop_counter import flop_registry
 
 KINDS = ("products", "attention", "copies", "elementwise", "norms", "sums", "our kernels", "others")
 _OF_OPERATION = {
-    **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm"), "products"),
+    **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm", "baddbmm_"), "products"),
     **dict.fromkeys(("_to_copy", "clone", "cat", "stack", "copy_", "_foreach_copy_", "repeat", "flip"), "copies"),
     **dict.fromkeys(("zero_", "zeros", "zeros_like", "new_zeros", "fill_", "constant_pad_nd"), "copies"),
     **dict.fromkeys(("native_layer_norm", "native_layer_norm_backward"), "norms"),

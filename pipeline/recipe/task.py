@@ -54,6 +54,7 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
     `pretraining` is the recipe that makes `train.init`; until its run has begun the tokenizer is not known. Raises
     `UserError` for a recipe without a task, examples that are wrong, and a label that the training examples lack.
     """
+    # The recipe as it stands, with the files of a fold
     values = recipe_values(name, overrides, "train")
     chosen = Recipe.parse({key: value for key, value in values.items() if key != "train"}, f"recipe {name}")
     finetuning = chosen.finetune
@@ -68,6 +69,7 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
     _settle_files(name, finetuning, task)
     if not isinstance(given := train.get("model", {}), dict):
         raise UserError(f"recipe {name}: train.model: a section with keys, for example model.classifier_dropout=0")
+    # The model that it begins with
     if (model_to_fetch := _to_fetch(values)) is not None:
         raise UserError(
             f"init: {model_to_fetch} of the Hub is not in {train['init']} yet; `reread finetune` fetches it, without "
@@ -75,13 +77,7 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
         )
     run, words = RUNS / chosen.name, finetuning.words if train.get("init") is None else None
     init, folder = _start(train, run, pretraining) if words is None else (None, None)
-    if words is not None:
-        model = _stated_type(name, given)
-    elif folder is None and pretraining is not None:
-        model = str(train_section(pretraining).model.get("type", ""))
-    else:
-        assert folder is not None
-        model = _type_in(folder, name, given)
+    model = _type_of_model(name, given, folder, pretraining)
     filled = {
         "steps": 0,
         "global_batch": 32,
@@ -93,12 +89,13 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
     }
     parsed = Recipe.parse({**values, "train": filled}, f"recipe {name}")
     settings, data = train_section(parsed), task_section(parsed)
+    # What the examples determine
     examples, held_out = (examples_of(data, split) for split in ("train", "validation"))
     found = data.found_in(examples)
     filled["data"] |= found
     data = data.model_copy(update=found)
     filled["data"]["labels"] = _known_labels(data, examples, finetuning.folds is not None)
-    # What follows imports torch, which takes seconds: mistakes in files are found before.
+    # What the model determines. It imports torch, which takes seconds: mistakes in files are found before.
     if words is not None:
         init, folder = _start_of_words(words, data.kind, examples, given, settings.seed, run)
         filled["init"], filled["data"]["tokenizer"] = str(init), str(folder)
@@ -110,6 +107,7 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
     own_tokens = data.model_copy(update={"frame": frame}).own_tokens
     if own_tokens and folder is not None and "vocab_size" not in given:
         filled["model"]["vocab_size"] = _vocabulary(folder, own_tokens)
+    # How long it trains, and which checkpoint counts
     an_epoch = len(examples) / settings.global_batch
     steps = settings.steps if "steps" in train else math.ceil(finetuning.epochs * an_epoch)
     every = max(1, round(an_epoch / finetuning.evaluations))
@@ -189,15 +187,15 @@ def _start_of_words(
     return folder, folder
 
 
-def _stated_type(name: str, model: dict[str, Any]) -> str:
-    """`model.type` of a recipe whose model begins as words. Raises `UserError` if there is none."""
-    if "type" not in model:
-        raise UserError(f"recipe {name}: finetune.words makes a new model; say which by model.type, such as ran")
-    return str(model["type"])
-
-
-def _type_in(folder: Path, name: str, model: dict[str, Any]) -> str:
-    """As `_type_of`. Raises `UserError` for another one than recipe `name` states in its `model`."""
+def _type_of_model(name: str, model: dict[str, Any], folder: Path | None, pretraining: Recipe | None) -> str:
+    """The type of the model in `folder`; without one that of the run that makes it, or, of a model that begins as
+    words, what recipe `name` states in its `model`. Raises `UserError` if it states none, or another."""
+    if folder is None and pretraining is not None:
+        return str(train_section(pretraining).model.get("type", ""))
+    if folder is None:
+        if "type" not in model:
+            raise UserError(f"recipe {name}: finetune.words makes a new model; say which by model.type, such as ran")
+        return str(model["type"])
     found = _type_of(folder)
     if (stated := model.get("type", found)) != found:
         raise UserError(

@@ -78,6 +78,34 @@ def published_table(recipe: Recipe, runs: Path, evaluated: Mapping[str, str] = {
     """
     published = recipe.published
     columns = _columns("held-out text", published, {_Row("dev"): dict(evaluated)} if published else {}, published)
+    of_tasks, steps, without = _task_columns(recipe, runs)
+    columns += of_tasks
+    if not columns and not without:
+        return None
+    # Rows of ours, then a row for each model of the papers
+    notes = list(dict.fromkeys(row.differs for column in columns for row in column.published if row.differs))
+    forms = list(dict.fromkeys(one.row for one in recipe.then)) or [""]
+    found = {_Row("dev", forms[0]), *(row for column in columns for row in column.ours)}
+    ours_rows = sorted(found, key=lambda row: (row.split, forms.index(row.form) if row.form in forms else -1, row.best))
+    rows = [
+        (str(row) if recipe.then else "ours", [column.ours.get(row, "-") for column in columns]) for row in ours_rows
+    ]
+    models = dict.fromkeys(row.model for column in columns for row in column.published)
+    rows += [(model, [_cell(column, model, notes) for column in columns]) for model in models]
+    names = [f"{column.task}, {column.score}" for column in columns]
+    # What stands below, and a last column with means
+    explained = [SPLITS, f"Examples of a step of ours: {', '.join(steps)}."] if steps else []
+    if recipe.mean:
+        ours_tasks = [column for column in columns if column.ours]
+        rows = [(name, [*cells, _mean(columns, ours_tasks or columns, cells)]) for name, cells in rows]
+        names, explained = [*names, "mean, tasks"], [*explained, MEAN]
+    numbered = [f"[{number}] {note}" for number, note in enumerate(notes, 1)]
+    return PaperTable(names, rows, [*numbered, *explained, *without])
+
+
+def _task_columns(recipe: Recipe, runs: Path) -> tuple[list[_Column], list[str], list[str]]:
+    """The columns of the tasks of `then`, the examples of a step of each task, and the tasks without scores, with the
+    reason."""
     of_task: dict[tuple[str, str], _Column] = {}
     without, steps = [], []
     for one in recipe.then:
@@ -105,26 +133,7 @@ def published_table(recipe: Recipe, runs: Path, evaluated: Mapping[str, str] = {
             without.append(f"{one.recipe}: {missing_data(one, task_files(recipe, one)) or 'not fine-tuned yet'}")
         elif len(children) < (whole := finetuning.seeds * (finetuning.folds or 1)):
             without.append(f"{one.recipe}: {len(children)} of {whole} {'runs' if finetuning.folds else 'seeds'}")
-    columns += of_task.values()
-    if not columns and not without:
-        return None
-    models = dict.fromkeys(row.model for column in columns for row in column.published)
-    notes = list(dict.fromkeys(row.differs for column in columns for row in column.published if row.differs))
-    forms = list(dict.fromkeys(one.row for one in recipe.then)) or [""]
-    found = {_Row("dev", forms[0]), *(row for column in columns for row in column.ours)}
-    ours_rows = sorted(found, key=lambda row: (row.split, forms.index(row.form) if row.form in forms else -1, row.best))
-    rows = [
-        (str(row) if recipe.then else "ours", [column.ours.get(row, "-") for column in columns]) for row in ours_rows
-    ]
-    rows += [(model, [_cell(column, model, notes) for column in columns]) for model in models]
-    names = [f"{column.task}, {column.score}" for column in columns]
-    explained = [SPLITS, f"Examples of a step of ours: {', '.join(steps)}."] if steps else []
-    if recipe.mean:
-        ours_tasks = [column for column in columns if column.ours]
-        rows = [(name, [*cells, _mean(columns, ours_tasks or columns, cells)]) for name, cells in rows]
-        names, explained = [*names, "mean, tasks"], [*explained, MEAN]
-    numbered = [f"[{number}] {note}" for number, note in enumerate(notes, 1)]
-    return PaperTable(names, rows, [*numbered, *explained, *without])
+    return [*of_task.values()], steps, without
 
 
 def _mean(columns: Sequence[_Column], counted: Sequence[_Column], cells: Sequence[str]) -> str:

@@ -224,6 +224,14 @@ def token_dtype(tokenizer: Tokenizer) -> str:
     return "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
 
 
+def _finds_near(settings: PreprocessSettings) -> bool:
+    return settings.dedup.near is not None
+
+
+def _finds_paragraphs(settings: PreprocessSettings) -> bool:
+    return settings.dedup.paragraphs
+
+
 @dataclass(frozen=True)
 class Stage:
     """A stage; one row of the table below."""
@@ -297,40 +305,22 @@ _STAGES = (
         lambda settings: settings.dedup.documents,
         keys_of="read",
     ),
-    Stage(
-        "signatures",
-        "hashing n-grams",
-        find_signatures,
-        lambda settings: settings.dedup.near is not None,
-        last_reader="clusters",
-    ),
+    Stage("signatures", "hashing n-grams", find_signatures, _finds_near, last_reader="clusters"),
     Stage(
         "near-duplicates",
         "finding near-duplicates",
         find_pairs,
-        lambda settings: settings.dedup.near is not None,
+        _finds_near,
         keys_of="signatures",
         last_reader="clusters",
     ),
-    Stage(
-        "clusters",
-        "joining near-duplicates to clusters",
-        find_clusters,
-        lambda settings: settings.dedup.near is not None,
-        is_one_task=True,
-    ),
-    Stage(
-        "paragraphs",
-        "reading paragraphs",
-        _paragraphs,
-        lambda settings: settings.dedup.paragraphs,
-        last_reader="encode",
-    ),
+    Stage("clusters", "joining near-duplicates to clusters", find_clusters, _finds_near, is_one_task=True),
+    Stage("paragraphs", "reading paragraphs", _paragraphs, _finds_paragraphs, last_reader="encode"),
     Stage(
         "duplicate-paragraphs",
         "finding duplicate paragraphs",
         partial(_find_duplicates, "paragraphs"),
-        lambda settings: settings.dedup.paragraphs,
+        _finds_paragraphs,
         keys_of="paragraphs",
     ),
     Stage(

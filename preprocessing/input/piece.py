@@ -137,11 +137,11 @@ class PieceReader:
             position, f"longer than {self.limit:,} bytes (`input.maximum_document_bytes`); is it a single document?"
         )
 
-    def damaged(self, error: Exception, what: str = "damaged or cut short") -> None:
+    def damaged(self, error: Exception) -> None:
         """Report one of the errors `DAMAGE` as a problem; an error of the operating system is raised again."""
         if isinstance(error, OSError) and error.errno not in NOT_OF_THE_SYSTEM:
             raise error
-        self.problem(f"after {self.last}", f"{what} ({str(error) or type(error).__name__})")
+        self.problem(f"after {self.last}", f"damaged or cut short ({str(error) or type(error).__name__})")
 
     def document(self, text: str, position: str) -> Document:
         """The document `text`, whose position becomes the last one."""

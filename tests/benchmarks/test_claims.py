@@ -16,11 +16,11 @@ from benchmarks.claims.questions import ANSWERS, ASKED, CHANCE, FREE, GROUPS, QU
 from benchmarks.claims.recurrence import SKIM, write_skim
 from benchmarks.claims.review import REVIEW, ran
 from benchmarks.claims.review import write as write_review
-from benchmarks.harness import between
+from benchmarks.harness import add_result, between, read_results
 from reread.training.models import model_spec
 from reread.training.objectives import OBJECTIVES
 
-RESULTS = run.read_results(table.RESULTS)
+RESULTS = read_results(table.RESULTS)
 
 
 @pytest.fixture
@@ -106,14 +106,14 @@ def test_a_killed_run_goes_on_after_its_last_whole_result(tmp_path: Path) -> Non
     path, text = tmp_path / "results.jsonl", ""
     wanted = run.missing([SKIM], (0, 1), text, [])
     assert [(one["seed"], one["side"]) for one in wanted] == [(seed, side) for seed in (0, 1) for side in SKIM.sides]
-    run.add(path, wanted[0])
+    add_result(path, wanted[0])
     with path.open("a") as file:
         file.write(json.dumps(wanted[1])[:40])
-    assert run.missing([SKIM], (0, 1), text, run.read_results(path)) == wanted[1:]
-    run.add(path, wanted[1])
-    assert run.missing([SKIM], (0, 1), text, run.read_results(path)) == wanted[2:]
+    assert run.missing([SKIM], (0, 1), text, read_results(path)) == wanted[1:]
+    add_result(path, wanted[1])
+    assert run.missing([SKIM], (0, 1), text, read_results(path)) == wanted[2:]
     changed = replace(SKIM, sides={name: {**side, "steps": 7} for name, side in SKIM.sides.items()})
-    assert len(run.missing([changed], (0, 1), text, run.read_results(path))) == len(wanted)
+    assert len(run.missing([changed], (0, 1), text, read_results(path))) == len(wanted)
 
 
 def skimmed(tmp_path: Path, side: str, steps: int) -> dict[str, float]:

@@ -1,7 +1,6 @@
 """The benchmark of a published encoder: its sides run, and learn from the same texts."""
 
 import io
-import json
 import lzma
 import random
 import tarfile
@@ -10,7 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.training import minilm
+from benchmarks.harness import add_result, overrides
+from benchmarks.minilm import books, classified
+from benchmarks.minilm import data as data_folder
+from benchmarks.minilm.job import TOY, Job
+from benchmarks.minilm.run import SIDES, Side
+from benchmarks.minilm.table import table
 
 pytestmark = pytest.mark.long
 
@@ -27,7 +31,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     from transformers import BertTokenizerFast
     from transformers.models.bert import BertConfig, BertModel
 
-    monkeypatch.setattr(minilm, "HELD_OUT_REVIEWS", 8)
+    monkeypatch.setattr(data_folder, "HELD_OUT_REVIEWS", 8)
     encoder, raw = tmp_path / "bert", tmp_path / "raw"
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *dict.fromkeys(WORDS), "##s"]
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
@@ -39,7 +43,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (raw / name).mkdir(parents=True)
     articles = "".join(f'<article id="{one}" title="t"><p>{text(100, one)}</p></article>\n' for one in range(16))
     truth = "".join(f'<article id="{one}" hyperpartisan="{("false", "true")[one % 2]}"/>\n' for one in range(16))
-    for name, lines in ((minilm.ARTICLES, articles), (minilm.TRUTH, truth)):
+    for name, lines in ((data_folder.ARTICLES, articles), (data_folder.TRUTH, truth)):
         (raw / "en_hyperpartisan" / name).write_bytes(lzma.compress(f"<articles>\n{lines}</articles>\n".encode()))
     with tarfile.open(raw / "en_imdb" / "train-5000.tar.xz", "w:xz") as archive:
         for one in range(24):
@@ -48,34 +52,26 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     (raw / "en_books" / "one.txt").write_text("\n".join(text(20, line) for line in range(2000)))
-    minilm.prepare(tmp_path / "data", raw, encoder)
+    data_folder.prepare(tmp_path / "data", raw, encoder)
     return tmp_path / "data"
 
 
-def job(data: Path, work: Path) -> minilm.Job:
-    minilm.unpack(data, work)
-    sizes = minilm.TOY._replace(folds=3, long=128, window=16)
-    return minilm.Job(data, work, work, sizes, "", range(1))
+def job(data: Path, work: Path) -> Job:
+    data_folder.unpack(data, work)
+    sizes = TOY._replace(folds=3, long=128, window=16)
+    return Job(data, work, sizes, "", range(1))
 
 
-@pytest.mark.parametrize("side", minilm.SIDES, ids=lambda side: side.name)
-def test_a_side_ends_with_figures(
-    side: minilm.Side, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("side", SIDES, ids=lambda side: side.name)
+def test_a_side_ends_with_figures(side: Side, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     found = list(side.run(job(data, tmp_path / "work")))
     for _, repeat, figures in found:
         assert repeat == 0 and 0 <= figures["accuracy"] <= 100
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / minilm.RESULTS).write_text(
-        "".join(
-            json.dumps({"part": "p", "side": what, "repeat": one, **figures, "seconds": 1}) + "\n"
-            for what, one, figures in found
-        )
-    )
-    minilm.table(out)
+    for what, one, figures in found:
+        add_result(tmp_path / "results", {"part": "p", "side": what, "repeat": one, **figures, "seconds": 1})
+    table(tmp_path / "results")
 
 
 def test_both_sides_have_the_same_folds_and_rows(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,14 +85,14 @@ def test_both_sides_have_the_same_folds_and_rows(data: Path, tmp_path: Path, mon
     of = job(data, tmp_path / "work")
     # Folds
     for fold in range(3):
-        values = minilm.of_fold(of, fold)
+        values = overrides(classified.fold_settings(of, fold))
         task = task_section(finetune_recipe("long-hyperpartisan", [*values, f"init={of.encoder}"]))
-        theirs = minilm.fold_files_of(of, fold)
+        theirs = classified.fold_files(of, fold)
         for ours, other in zip((task.train, task.test), theirs, strict=True):
             assert ours is not None and ours.read_bytes() == other.read_bytes()
     # Rows of the first steps
-    steps = TrainerSteps(train_section(load_recipe("continue-encoder", minilm.book_overrides(of), "train")), tmp_path)
-    rows, count = minilm.book_rows(of, "train"), of.sizes.book_rows
+    steps = TrainerSteps(train_section(load_recipe("continue-encoder", books.book_overrides(of), "train")), tmp_path)
+    rows, count = books.book_rows(of, "train"), of.sizes.book_rows
     for step in range(3):
         drawn = next(steps.batches)
         for name, values in rows.rows(np.arange(step * count, (step + 1) * count)).items():

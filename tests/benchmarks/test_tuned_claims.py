@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from benchmarks.claims import tuned, tuned_experiment, tuned_far, tuned_long, tuned_table
-from benchmarks.claims.run import read_results
 from benchmarks.claims.tuned_experiment import (
     BLOCKS,
     SEEDS,
@@ -19,7 +18,7 @@ from benchmarks.claims.tuned_experiment import (
     write_lines,
     write_task,
 )
-from benchmarks.harness import between
+from benchmarks.harness import between, read_results
 from reread.pipeline.recipe.load import recipe_of
 from reread.pipeline.recipe.schema import train_section
 from reread.preprocessing.labelled.read import Found

@@ -6,6 +6,7 @@ its own form.
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -15,11 +16,11 @@ from torch import Tensor, nn
 
 from reread.training.kernels.gelu import bias_gelu
 from reread.training.kernels.head import Undecoded, losses_of
-from reread.training.kernels.products import adds_to, linear
+from reread.training.kernels.products import adds_to, linear, projections
 from reread.training.kernels.ran import ran_norm
 from reread.training.kernels.residual import residual_norm, residual_output
 from reread.training.kernels.rotation import from_heads, to_heads
-from reread.training.kernels.shift import relative_bias
+from reread.training.kernels.shift import relative_attention
 from reread.training.kernels.tail import Options, tail
 from reread.training.kernels.windows import Options as WindowOptions
 from reread.training.kernels.windows import window_attention, window_weights, window_weights_backward
@@ -91,6 +92,13 @@ def _longformer_predictions(layer: Any, hidden: Tensor) -> Undecoded:
     return _decode(layer, layer.layer_norm(bias_gelu(linear(hidden, layer.dense.weight), layer.dense.bias, False)))
 
 
+def _ernie_doc_projections(layer: Any, hidden: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    layers = layer.query, layer.key, layer.value
+    if all(type(one) is nn.Linear for one in layers):
+        return projections(hidden, memory, *layers)
+    return ErnieDocSelfAttention.project(layer, hidden, memory)
+
+
 def _nezha_attention(
     layer: Any, hidden: Tensor, mask: Tensor | None, positions: Positions, weights: Tensor | None = None
 ) -> Tensor:
@@ -141,7 +149,7 @@ def _ran_attend(
         both = torch.cat([cell[:, None], window], dim=1)
         seen, seed = None if mask is None else mask[:, number], dropout_seed(z.device) if drops else 0
         options = WindowOptions(attention.head_size, swish, windows.rotary, seen, drops, seed)
-        projected = [linear(both) for linear in (attention.query, attention.key, attention.value)]
+        projected = projections(both, None, attention.query, attention.key, attention.value)
         raw, tokens = layer.finish(window_attention(projected, options), both).split([1, window.shape[1]], dim=1)
         cells.update(raw[:, 0])
         outputs.append(tokens)
@@ -152,7 +160,7 @@ class Layer(NamedTuple):
     """A layer with kernels."""
 
     linear: tuple[str, ...] = ()
-    """The Linear layers that are whole if its methods are replaced, by their paths."""
+    """The Linear layers whose weights its methods use, by their paths."""
     methods: Mapping[str, Callable[..., Any]] = {}
     """The methods that take the place of its own, by name."""
     functions: Mapping[str, Callable[..., Tensor]] = {}
@@ -169,7 +177,7 @@ LAYERS: dict[type[nn.Module], Layer] = {
     Predictions: Layer(("decoder",), {"decode": _decode}),
     LongformerLMHead: Layer(("dense", "decoder"), {"forward": _longformer_predictions}),
     NezhaSelfAttention: Layer(("query", "key", "value"), {"forward": _nezha_attention}),
-    ErnieDocSelfAttention: Layer(functions={"relative_bias": relative_bias}),
+    ErnieDocSelfAttention: Layer(methods={"project": _ernie_doc_projections}, functions={"attend": relative_attention}),
     RanLayer: Layer(
         ("attention.query", "attention.key", "attention.value"),
         {"attend": _ran_attend},
@@ -183,7 +191,7 @@ LAYERS: dict[type[nn.Module], Layer] = {
 
 def check_layers(device: torch.device) -> None:
     """Raises AssertionError if a layer of NEZHA, what is dropped before a norm, losses over a vocabulary, ERNIE-Doc's
-    bias, or RAN's norm or attention has another output or gradient by the kernels."""
+    attention, or RAN's norm or attention has another output or gradient by the kernels."""
     types = [(torch.float32, 1e-3), (torch.float16, 3e-2)]
     types += [(torch.bfloat16, 2e-1)] if device.type == "cuda" and torch.cuda.is_bf16_supported() else []
     for dtype, tolerance in types:
@@ -235,7 +243,14 @@ def _check_others(device: torch.device, dtype: torch.dtype, tolerance: float) ->
         kept = residual_norm(one, bias.detach() * 0, nothing, gamma, beta, 1e-5, 0.4, 12345)[1] != 0
         return 2 * F.layer_norm(residual + torch.where(kept, (x + bias) / 0.6, 0.0), (40,), gamma, beta, 1e-5)
 
-    bias_shapes = ((1, 66, 2, 8), (66 + 70, 2, 8), (1, 1, 1, 70), (1, 2, 70), (1, 2, 66))  # two blocks
+    def attention(attend: Callable[..., Tensor], gap: int, *given: Tensor) -> Tensor:
+        q, k, v, r, u, w, term = given
+        return attend(q, k, v, r, (u, w), term, None, dropout=0.0, gap=gap)
+
+    sizes = [(1, 66), (1, 70), (1, 70), (136,), (), ()]  # two blocks of queries
+    of_attention = *((*one, 2, 8) for one in sizes), (1, 2, 1, 70)
+    with_gap = *of_attention[:3], (140, 2, 8), *of_attention[4:]
+
     turns, mask = _waves(9, 132, 2, device=device), torch.ones(2, 10, 10, dtype=torch.bool, device=device).tril()
 
     def plain_window(*projected: Tensor) -> Tensor:
@@ -257,8 +272,10 @@ def _check_others(device: torch.device, dtype: torch.dtype, tolerance: float) ->
         ),
         (plain_dropped, dropped, ((12, 40), (40,), (12, 40), (40,), (40,))),
         (plain_window, window, ((2, 10, 528),) * 3),
-        (ErnieDocSelfAttention.relative_bias, relative_bias, bias_shapes[:3]),
-        (ErnieDocSelfAttention.relative_bias, relative_bias, bias_shapes),
+        *(
+            (partial(attention, ErnieDocSelfAttention.attend, gap), partial(attention, relative_attention, gap), shapes)
+            for gap, shapes in ((0, of_attention), (2, with_gap))
+        ),
     )
     for plain, ours, shapes in cases:
         given = [_waves(*shape, device=device).to(dtype).requires_grad_() for shape in shapes]

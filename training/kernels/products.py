@@ -5,7 +5,7 @@ Else the gradient is rounded to half precision, written, read again and added. T
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -33,6 +33,40 @@ class _Linear(torch.autograd.Function):
         d_weight = weight_gradient(gradient, x, ctx.add) if of_weight else None
         d_bias = gradient.flatten(0, -2).sum(0) if of_bias else None
         return input_gradient(gradient, weight) if of_x else None, d_weight, d_bias, None
+
+
+class _Projections(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, memory: Tensor | None, adds: Sequence[AddProduct | None], *of: Any) -> Any:
+        context = hidden if memory is None else torch.cat([memory, hidden], dim=1)
+        ctx.adds = adds
+        ctx.save_for_backward(hidden, context, *of[::2])
+        pairs = zip((hidden, context, context), of[::2], of[1::2], strict=True)
+        return tuple(F.linear(*one) for one in pairs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        of_hidden, _, _, *needs = ctx.needs_input_grad
+        hidden, context, *weights = ctx.saved_tensors  # asked for once, as activation checkpointing wants it
+        d_hidden = None
+        if of_hidden:
+            d_hidden = input_gradient(gradients[0], weights[0])
+            for gradient, weight in zip(gradients[1:], weights[1:], strict=True):
+                behind = gradient[:, -hidden.shape[1] :]
+                d_hidden.baddbmm_(behind, weight.expand(len(behind), -1, -1))
+        of: list[Tensor | None] = []
+        for number, (gradient, x) in enumerate(zip(gradients, (hidden, context, context), strict=True)):
+            of.append(weight_gradient(gradient, x, ctx.adds[number]) if needs[2 * number] else None)
+            of.append(gradient.flatten(0, -2).sum(0) if needs[2 * number + 1] else None)
+        return d_hidden, None, None, *of
+
+
+def projections(hidden: Tensor, memory: Tensor | None, *layers: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """hidden [B, T, D], memory [B, M, D] without gradient -> the first of three Linear layers of `hidden` [B, T, O],
+    the others of memory and hidden [B, M + T, O]. The three gradients of `hidden` are added up by their products."""
+    adds = [adds_to(layer.weight) for layer in layers]
+    of = [one for layer in layers for one in (layer.weight, layer.bias)]
+    return _Projections.apply(hidden, memory, adds, *of)  # type: ignore[no-any-return]
 
 
 def weight_gradient(gradient: Tensor, x: Tensor, add: AddProduct | None) -> Tensor | None:

@@ -1,5 +1,6 @@
 """The memory of a recurrent model for each lane."""
 
+from itertools import groupby, islice
 from typing import Protocol
 
 import torch
@@ -24,24 +25,40 @@ class LaneMemory:
 
     def __init__(self, model: RecurrentModel, lanes: int, *segments: int) -> None:
         self.dim: int = model.mems_dim
-        self.mems: tuple[Tensor, ...] = model.empty_mems(lanes, *segments)
+        self.stacks: list[Tensor] = []
+        """All layers' tensors of one shape as one, with a dimension before theirs: a launch for all of them."""
+        for _, layers in groupby(model.empty_mems(1, *segments), key=lambda tensor: (tensor.shape, tensor.dtype)):
+            alike = list(layers)
+            shape = list(alike[0].shape)
+            shape[self.dim] = lanes
+            self.stacks.append(alike[0].new_zeros(len(alike), *shape))
+
+    @property
+    def mems(self) -> tuple[Tensor, ...]:
+        """The tensors as the model has them, which are parts of the stacks."""
+        return tuple(tensor for stack in self.stacks for tensor in stack)
 
     def empty(self, lanes: Tensor) -> None:
         """Empty the memory of `lanes` [n], where a document begins."""
-        for tensor in self.mems:
-            tensor.index_fill_(self.dim, lanes, 0)
+        for stack in self.stacks:
+            stack.index_fill_(self.dim + 1, lanes, 0)
 
     def of(self, lanes: Tensor) -> tuple[Tensor, ...]:
-        return tuple(tensor.index_select(self.dim, lanes) for tensor in self.mems)
+        return tuple(tensor for stack in self.stacks for tensor in stack.index_select(self.dim + 1, lanes))
 
     @torch.no_grad()
     def keep(self, lanes: Tensor, mems: tuple[Tensor, ...]) -> None:
-        """Store `mems` for `lanes` [n]. A lane with non-finite memory is emptied, since one overflow in float16 would
-        spoil the lane until its document ends."""
-        finite = [tensor.isfinite().movedim(self.dim, 0).flatten(1).all(1) for tensor in mems]
-        for held, tensor in zip(self.mems, mems, strict=True):
-            good = torch.stack(finite).all(0).view([-1 if dim == self.dim else 1 for dim in range(tensor.dim())])
-            held.index_copy_(self.dim, lanes, torch.where(good, tensor, 0).to(held.dtype))
+        """Store `mems` for `lanes` [n]. A lane whose memory has no finite sum is emptied, since one overflow in float16
+        would spoil the lane until its document ends."""
+        layers = iter(mems)
+        new = [torch.stack([*islice(layers, len(stack))]) for stack in self.stacks]
+        bad = torch.zeros_like(lanes, dtype=torch.bool)
+        for stack in new:
+            others = [dim for dim in range(stack.dim()) if dim != self.dim + 1]
+            bad |= ~stack.sum(others, dtype=torch.promote_types(stack.dtype, torch.float32)).isfinite()
+        for held, stack in zip(self.stacks, new, strict=True):
+            shape = [-1 if dim == self.dim + 1 else 1 for dim in range(stack.dim())]
+            held.index_copy_(self.dim + 1, lanes, stack.masked_fill_(bad.view(shape), 0).to(held.dtype))
 
     def state(self, total: int, mesh: Mesh) -> tuple[dict[str, Tensor], dict[str, Slice]]:
         """`Objective.state` for `total` lanes over all data-parallel ranks."""

@@ -100,8 +100,8 @@ class KnownEntities:
 
 
 class BagOfGrams:
-    """A linear classifier on the tf-idf of runs of characters (Chinese) or words, by scikit-learn. Texts are read once,
-    one after another.
+    """A linear classifier on the tf-idf of characters (Chinese) or words and of pairs of neighbours, by scikit-learn.
+    Texts are read once, one after another.
 
     Raises `UserError` if scikit-learn is not installed, if the texts have fewer than two labels, or no word at all.
     """
@@ -112,9 +112,7 @@ class BagOfGrams:
         labels: Sequence[str],
         *,
         unit: Literal["char", "word"],
-        longest: int = 2,
         model: Literal["logistic", "svm"] = "logistic",
-        balanced: bool = False,
     ) -> None:
         try:
             from sklearn.feature_extraction.text import TfidfVectorizer
@@ -128,15 +126,14 @@ class BagOfGrams:
         if len(set(labels)) < 2:
             raise UserError(f"the bag-of-{unit}s baseline needs texts with two labels or more")
         # The model, and the features of texts that it sees
-        weights = "balanced" if balanced else None
         kinds: dict[str, Any] = {
-            "logistic": lambda: LogisticRegression(C=10, max_iter=1000, class_weight=weights),
-            "svm": lambda: LinearSVC(class_weight=weights, random_state=0),
+            "logistic": lambda: LogisticRegression(C=10, max_iter=1000),
+            "svm": lambda: LinearSVC(random_state=0),
         }
         self._features = TfidfVectorizer(
             analyzer=unit,
             token_pattern=r"\w+" if unit == "word" else None,  # its own leaves out words of one character
-            ngram_range=(1, longest),
+            ngram_range=(1, 2),
             sublinear_tf=True,
         )
         # Fit it to the training texts

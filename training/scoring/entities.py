@@ -9,7 +9,7 @@ type, and in BIOES must end with E- or S- (seqeval's mode="strict"). `conlleval`
 entity before it starts a new one, whatever its letter (conlleval.pl, and seqeval by default).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -35,11 +35,6 @@ class EntityScores(NamedTuple):
     precision: float
     recall: float
     f1: float
-
-
-def scheme_of(tags: Iterable[str]) -> Scheme:
-    """The scheme of the tags that occur in the training data. Raises `UserError` for a tag of neither scheme."""
-    return "BIOES" if {_split(tag)[0] for tag in tags} & {"E", "S"} else "BIO"
 
 
 def entities(tags: Tags, scheme: Scheme = "BIO", rules: Rules = "strict") -> list[Entity]:

@@ -1,7 +1,8 @@
 """Compiles every kernel for a GPU that is not here: python -m tests.training.kernels.compiling CAPABILITY
 
-The checks that a run makes before it trains call all kernels; here a call compiles and launches nothing, so the checks'
-comparisons are left out. Prints the names of the kernels that were compiled.
+The checks that a run makes before it trains call all kernels but ERNIE-Doc's attention, which is called for GPUs with
+tensor cores for it. Here a call compiles and launches nothing, so the checks' comparisons are left out. Prints the
+names of the kernels that were compiled.
 """
 
 import os
@@ -15,6 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from reread.training.kernels.attention import attended
 from reread.training.kernels.layers import check_layers
 from reread.training.optim.flat import check_update
 
@@ -52,7 +54,16 @@ def compile_all(capability: int) -> set[str]:
     with patch.object(JITFunction, "run", compile_only), patch.object(torch.testing, "assert_close"):
         check_layers(CPU)
         check_update(CPU)
+        for dtype in (torch.float16, torch.bfloat16) if capability >= 80 else ():
+            _attend(dtype)
     return compiled
+
+
+def _attend(dtype: torch.dtype) -> None:
+    shapes = (2, 70, 2, 64), (2, 90, 2, 64), (2, 90, 2, 64), (160, 2, 64), (2, 64), (2, 64), (2, 1, 1, 90)
+    given = [torch.zeros(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+    z, _ = attended(*given, 0.1, 12345)
+    z.sum().backward()
 
 
 if __name__ == "__main__":

@@ -38,4 +38,5 @@ def test_every_kernel_compiles(tmp_path: Path, capability: int) -> None:
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(launched()) > 15
-    assert set(done.stdout.split()) == launched()
+    needs_tensor_cores = {name for name in launched() if name.startswith("attention.")}
+    assert set(done.stdout.split()) == launched() - (needs_tensor_cores if capability < 80 else set())

@@ -169,7 +169,7 @@ def test_fused_attention_is_the_plain_form(
 class BiasForm:
     @staticmethod
     def apply(content: Tensor, q: Tensor, k: Tensor, v: Tensor, *bias: Tensor | None) -> Tensor:
-        return attention_ernie_doc._fused(content, k, v, attention_ernie_doc._RelativeBias.apply(q, *bias))
+        return attention_ernie_doc.fused(content, k, v, attention_ernie_doc._RelativeBias.apply(q, *bias))
 
 
 def test_a_layer_is_the_papers_formula_pair_by_pair() -> None:

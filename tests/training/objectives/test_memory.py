@@ -76,6 +76,31 @@ def test_memory_that_is_not_finite_is_dropped_for_its_lane_alone(dim: int, bad: 
     assert lanes_of(memory) == [10, 2, 0, 4, 30]
 
 
+def test_tensors_of_other_shapes_and_types_and_none_at_all() -> None:
+    """Transformer-XL also remembers whole numbers, and has no memory if it is told so."""
+    lanes = torch.tensor([2, 0])
+
+    def model(empty: Callable[[int], tuple[torch.Tensor, ...]]) -> LaneMemory:
+        return LaneMemory(SimpleNamespace(mems_dim=1, empty_mems=empty), LANES)
+
+    memory = model(lambda rows: (*2 * (blank(1, rows),), blank(1, rows).long(), torch.zeros(2, rows)))
+    new = [
+        torch.rand(SLOTS, 2, WIDTH),
+        torch.rand(SLOTS, 2, WIDTH),
+        torch.ones(SLOTS, 2, WIDTH).long(),
+        torch.rand(2, 2),
+    ]
+    new[3][1, 0] = float("nan")
+    memory.keep(lanes, tuple(new))
+    assert [one.dtype for one in memory.mems] == [one.dtype for one in new]
+    for found, expected in zip(memory.of(lanes), new, strict=True):
+        assert not found[:, 0].any() and torch.equal(found[:, 1], expected[:, 1])
+    memory = model(lambda rows: ())
+    memory.empty(lanes)
+    memory.keep(lanes, memory.of(lanes))
+    assert memory.mems == ()
+
+
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_the_shares_of_data_parallel_ranks_hold_each_lane_once(dim: int, ranks: int) -> None:

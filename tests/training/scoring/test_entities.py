@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reread.preprocessing.errors import UserError
-from reread.training.scoring.entities import Entity, entities, entity_scores, scheme_of, token_accuracy, token_f1
+from reread.training.scoring.entities import Entity, entities, entity_scores, token_accuracy, token_f1
 
 P01, P02, P12, L12, L13, L23, P23 = (
     Entity({"P": "PER", "L": "LOC"}[name[0]], int(name[1]), int(name[2]))
@@ -85,8 +85,6 @@ def test_mistakes_are_one_line() -> None:
         entities(["PER"])
     with pytest.raises(UserError, match="tag `S-PER` is not of the scheme BIO"):
         entities(["S-PER"], "BIO")
-    assert scheme_of(["O", "B-X", "I-X"]) == "BIO"
-    assert scheme_of(["O", "S-X"]) == "BIOES"
 
 
 @st.composite

@@ -6,7 +6,7 @@ Shapes: B rows, T tokens of a segment, M slots of memory, S = M + T keys, D hidd
 P = M + 2T distances between a query and a key, the last of them unused.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -74,7 +74,7 @@ class _Block(NamedTuple):
 def _relative_bias(q: Tensor, table: Tensor, added: Tensor | None, *far: Tensor) -> Tensor:
     """q [B, T, N, h], table [P, N, h], added [B, N or 1, 1, S] -> [B, N, T, S]: q_i r_ij + added_j.
 
-    far: none, or what the last query [B, N, S] and the last key [B, N, T] get in addition (`_without_gap`).
+    far: none, or what the last query [B, N, S] and the last key [B, N, T] get in addition (`without_gap`).
     """
     batch, length, heads, _ = q.shape
     keys = table.shape[0] - length
@@ -104,7 +104,7 @@ def _shifted(product: Tensor) -> Tensor:
     return behind.unflatten(-1, (length, width - 1))[..., : width - length]
 
 
-def _without_gap(q: Tensor, r: Tensor, gap: int) -> tuple[Tensor, ...]:
+def without_gap(q: Tensor, r: Tensor, gap: int) -> tuple[Tensor, ...]:
     """The table of distances between T tokens and, if `gap` columns before the last of them were left out, what the
     products of the last query and of the last key lack in it.
 
@@ -149,7 +149,7 @@ class _RelativeBias(torch.autograd.Function):
         return d_q, d_table.transpose(0, 1), d_added, *d_far
 
 
-def _fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: float = 0.0) -> Tensor:
+def fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: float = 0.0) -> Tensor:
     """q, k, v [B, ., N, h], q scaled; bias [B, N, T, S] -> [B, N, T, h]."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=1.0)
@@ -166,7 +166,7 @@ class _Attention(torch.autograd.Function):
     def forward(
         ctx: Any, content: Tensor, q: Tensor, k: Tensor, v: Tensor, table: Tensor, added: Tensor | None, *far: Tensor
     ) -> Tensor:
-        z = _fused(content, k, v, _relative_bias(q, table, added, *far))
+        z = fused(content, k, v, _relative_bias(q, table, added, *far))
         ctx.save_for_backward(content, q, k, v, table, added, z, *far)
         return z
 
@@ -229,7 +229,6 @@ def relative_attention(
     dropout: float,
     official: bool = False,
     gap: int = 0,
-    relative_bias: Callable[..., Tensor] = _RelativeBias.apply,
 ) -> Tensor:
     """Transformer-XL's attention with its second product as the additive bias of scaled_dot_product_attention:
 
@@ -237,11 +236,11 @@ def relative_attention(
 
     q [B, T, N, h]; k, v [B, S, N, h]; r [P, N, h], the farthest key to the left first; biases u and w [N, h];
     term [B, N, 1, S]; mask [B, 1, T or 1, S]. Returns z [B, T, N, h]. `gap`: columns left out before the last token,
-    for which r has rows. `relative_bias` computes the second product on a GPU.
+    for which r has rows.
     """
     scale = q.shape[-1] ** -0.5
     content, q = (((q + bias) * scale).to(v.dtype) for bias in biases)  # under autocast, a bias makes it float32
-    table, *far = _without_gap(q, r, gap)
+    table, *far = without_gap(q, r, gap)
     added = term if mask is None or official else mask if term is None else mask + term
     if official and mask is not None:  # added to the sum of all terms, since its rounding matters
         scores = content.transpose(1, 2) @ k.permute(0, 2, 3, 1) + _RelativeBias.apply(q, table, added)
@@ -250,7 +249,7 @@ def relative_attention(
     elif q.device.type == "cpu" and not dropout and q.dtype in (torch.float32, torch.float64):
         z = _Attention.apply(content, q, k, v, table, added, *far)
     else:
-        z = _fused(content, k, v, relative_bias(q, table, added, *far), dropout)
+        z = fused(content, k, v, _RelativeBias.apply(q, table, added, *far), dropout)
     return z.transpose(1, 2)
 
 
@@ -265,7 +264,7 @@ def relative_scores(
 ) -> Tensor:
     """The scores of `relative_attention` [B, N, T, S], whose softmax a_ij is, at least float32."""
     content, q = (((q + bias) * q.shape[-1] ** -0.5).to(k.dtype) for bias in biases)
-    table, *far = _without_gap(q, r, gap)
+    table, *far = without_gap(q, r, gap)
     scores = content.transpose(1, 2) @ k.permute(0, 2, 3, 1) + _RelativeBias.apply(q, table, term, *far)
     scores = at_least_float32(scores)
     return scores if mask is None else scores + mask
@@ -343,16 +342,16 @@ class Surroundings(NamedTuple):
     """[B, 1, 1, K], as `mask`."""
 
 
-def _context(hidden: Tensor, memory: Tensor | None, around: Surroundings) -> Tensor:
-    """What is attended to: the states of the skim, the memory and the segment, [B, H + S, D]."""
-    parts = [one for one in (around.skimmed, memory, hidden) if one is not None]
+def _context(*states: Tensor | None) -> Tensor:
+    """What is attended to: the states of the skim if there are some, the memory and the segment, [B, H + S, D]."""
+    parts = [one for one in states if one is not None]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 class ErnieDocSelfAttention(nn.Module):
     """Attention whose only randomness is dropout of probabilities, which differs between split heads."""
 
-    relative_bias = staticmethod(_RelativeBias.apply)
+    attend = staticmethod(relative_attention)
 
     def __init__(self, config: ErnieDocConfig) -> None:
         super().__init__()
@@ -391,24 +390,23 @@ class ErnieDocSelfAttention(nn.Module):
         the states of a skim there is none that could.
         """
         around = Surroundings(positions, types, key_types, mask, gap, *skim)
-        context = _context(hidden, memory, around)
         dropout = self.dropout if self.training else 0.0
         if around.skimmed is not None and weights is None:
             weights = self.probabilities(hidden, memory, around)
         if weights is not None:
-            v = self._heads(self.value(context)).transpose(1, 2)
+            v = self._heads(self.value(_context(around.skimmed, memory, hidden))).transpose(1, 2)
             return (F.dropout(weights.to(v.dtype), dropout) @ v).transpose(1, 2).flatten(2)
-        q, k, r, biases, term = self._terms(hidden, context, positions, types, key_types)
-        v = self._heads(self.value(context))
-        given: dict[str, Any] = {"official": self.official, "gap": gap, "relative_bias": self.relative_bias}
-        z = relative_attention(q, k, v, r, biases, term, mask, dropout=dropout, **given)
+        q, k, v = map(self._heads, self.project(hidden, memory))
+        k, r, biases, term = self._terms(k, positions, types, key_types)
+        z = self.attend(q, k, v, r, biases, term, mask, dropout=dropout, official=self.official, gap=gap)
         return z.flatten(2)
 
     def probabilities(self, hidden: Tensor, memory: Tensor | None, around: Surroundings) -> Tensor:
         """a_ij [B, N, T, S], or H + S keys, without dropout, for the arguments of `forward`, whose fused kernels do not
         return them."""
-        context = _context(hidden, memory, around)
-        q, k, r, biases, term = self._terms(hidden, context, around.positions, around.types, around.key_types)
+        context = _context(around.skimmed, memory, hidden)
+        q, k = self._heads(self.query(hidden)), self._heads(self.key(context))
+        k, r, biases, term = self._terms(k, around.positions, around.types, around.key_types)
         if around.skimmed is None or around.table is None:
             return relative_scores(q, k, r, biases, term, around.mask, around.gap).softmax(-1)
         assert around.rows is not None and around.skimmed_mask is not None
@@ -420,19 +418,23 @@ class ErnieDocSelfAttention(nn.Module):
         near = relative_scores(q, ours, r, biases, terms[1], around.mask)
         return torch.cat([far, near], dim=3).softmax(-1)
 
+    def project(self, hidden: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """hidden [B, T, D], memory [B, M, D] -> queries [B, T, D], keys and values [B, S, D]."""
+        context = _context(memory, hidden)
+        return self.query(hidden), self.key(context), self.value(context)
+
     def _terms(
-        self, hidden: Tensor, context: Tensor, positions: Tensor, types: Tensor | None, key_types: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor], Tensor | None]:
-        """q [B, T, N, h], k + t [B, S, N, h], r [P, N, h], u and w, and the term of the keys' types."""
+        self, k: Tensor, positions: Tensor, types: Tensor | None, key_types: Tensor | None
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor], Tensor | None]:
+        """k + t [B, S, N, h], r [P, N, h], u and w, and the term of the keys' types."""
         u, w, s = (self._heads(bias) for bias in (self.content_bias, self.position_bias, self.token_type_bias))
-        q, k = self._heads(self.query(hidden)), self._heads(self.key(context))
         term = None
         if types is not None and key_types is not None:
             t = self._heads(self.token_type(types))
             k = k + torch.einsum("bjt,tnh->bjnh", key_types, t)
             term = (t * (s - u)).sum(-1) * self.head_size**-0.5
             term = (key_types @ term).transpose(1, 2).unsqueeze(2)
-        return q, k, self._heads(self.position(positions)), (u, w), term
+        return k, self._heads(self.position(positions)), (u, w), term
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_size))
