@@ -27,11 +27,11 @@ from reread.training.kernels.head import losses_of
 from reread.training.kernels.language import missing
 from reread.training.kernels.layers import dropout_seed
 from reread.training.kernels.ran import ran_norm
-from reread.training.kernels.ran import rotate as rotate_windows
 from reread.training.kernels.residual import residual_output
 from reread.training.kernels.rotation import from_heads, to_heads
 from reread.training.kernels.shift import BLOCK, relative_attention, relative_bias, split_queries
 from reread.training.kernels.sums import add_to
+from reread.training.kernels.windows import Options, window_attention
 from reread.training.models import blocks
 from reread.training.models.ernie_doc.attention_ernie_doc import _RelativeBias
 from reread.training.models.nezha import NezhaConfig, NezhaForPreTraining
@@ -266,7 +266,6 @@ def _own(place: Place) -> Iterator[Own]:
     wide, column = (tokens, width), (width,)
     turns = torch.rand(length, size // 2, 2, device=place.device)
     features = torch.rand(length, size, device=place.device)
-    config = RanConfig(layer_norm_eps=1e-5)
 
     def norm(probability: float) -> tuple[Function, Function]:
         def plain(x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
@@ -295,12 +294,6 @@ def _own(place: Place) -> Iterator[Own]:
     def our_bias(q: Tensor, u: Tensor, w: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
         content, position = split_queries(q, u, w, min(BLOCK, length))
         return content, relative_bias(position, table, None, length)
-
-    def plain_ran_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return standardise(x, config) * weight + bias
-
-    def our_ran_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return ran_norm(x, weight, bias, 1e-5)[0]
 
     def our_gelu(x: Tensor, bias: Tensor) -> Tensor:
         return bias_gelu(x, bias, False)
@@ -333,13 +326,38 @@ def _own(place: Place) -> Iterator[Own]:
     yield Own("ERNIE-Doc's queries and bias", plain_bias, our_bias, (segment, bias, bias, table))
     of_attention = segment, context, context, table, bias, bias
     yield Own("ERNIE-Doc's attention in one kernel", _by_shift, _in_one_kernel, of_attention)
-    yield Own("RAN's norm", plain_ran_norm, our_ran_norm, (wide, column, column))
-    windows = rows, 2, heads, length, size
-    yield Own("RAN's rotation", blocks.rotate, rotate_windows, (windows,), (turns,))
+    yield from _own_of_ran(place)
     of_head = (tokens // 6, width), (words, width), (words,)
     yield Own("losses of words", plain_losses, our_losses, of_head, (labels[: tokens // 6],))
     total = torch.zeros(inner, width, device=place.device)
     yield Own("a sum in float32", plain_sum, our_sum, ((inner, width),), (total,), is_compared=False, is_forward=True)
+
+
+def _own_of_ran(place: Place) -> Iterator[Own]:
+    positions, heads, size = (4, 2, 16) if place.toy else (256, 12, 768)
+    rows = 2 if place.toy else max(1, place.tokens // positions)
+    config = RanConfig(layer_norm_eps=1e-5)
+
+    def plain_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return standardise(x, config) * weight + bias
+
+    def our_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return ran_norm(x, None, None, weight, bias, 1e-5)[0]
+
+    def plain_window(q: Tensor, k: Tensor, v: Tensor, turns: Tensor) -> Tensor:
+        q, k, v = (F.silu(one).unflatten(-1, (heads, size)).transpose(1, 2) for one in (q, k, v))
+        q, k = (torch.cat([one[:, :, :1], blocks.rotate(one[:, :, 1:], turns)], dim=2) for one in (q, k))
+        scores = (q * size**-0.5) @ k.transpose(-1, -2)
+        return (scores.float().softmax(-1).to(v.dtype) @ v).transpose(1, 2).flatten(2)
+
+    def our_window(q: Tensor, k: Tensor, v: Tensor, turns: Tensor) -> Tensor:
+        return window_attention([q, k, v], Options(size, True, turns, None, 0.0, 0))
+
+    wide, column = (rows * positions, size), (size,)
+    yield Own("RAN's norm", plain_norm, our_norm, (wide, column, column))
+    window = rows, 1 + positions, heads * size
+    turns = torch.rand(positions, size // 2, 2, device=place.device)
+    yield Own("RAN's window", plain_window, our_window, (window,) * 3, (turns,))
 
 
 # The update

@@ -17,7 +17,7 @@ from reread.training.models.ernie_doc.modeling_ernie_doc import ErnieDocLayer
 from reread.training.models.longformer.modeling_longformer import LongformerLMHead
 from reread.training.models.nezha.attention_nezha import NezhaSelfAttention
 from reread.training.models.nezha.modeling_nezha import NezhaLayer
-from reread.training.models.ran.attention_ran import RanCellNorm, RanLayer, RanLayerNorm
+from reread.training.models.ran.attention_ran import RanCellNorm, RanGatedResidual, RanLayer, RanLayerNorm
 from reread.training.optim.flat import STEPS
 from reread.training.optim.lamb import Lamb
 
@@ -29,7 +29,7 @@ KERNELS: dict[str, tuple[dict[Any, Any], tuple[type, ...]]] = {
     "head": (LAYERS, (Predictions, LongformerLMHead)),
     "rotation": (LAYERS, (NezhaSelfAttention,)),
     "shift": (LAYERS, (ErnieDocSelfAttention,)),
-    "ran": (LAYERS, (RanLayer, RanLayerNorm, RanCellNorm)),
+    "ran": (LAYERS, (RanLayer, RanLayerNorm, RanCellNorm, RanGatedResidual)),
 }
 """Kernels, and the rows of the table that install them; those of the update add gradients, too."""
 

@@ -6,10 +6,9 @@ a token, in the backward pass half as many of every `PROGRAMS`-th one.
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from reread.training.kernels.language import Operator, cdiv, constexpr, jit, tl
+from reread.training.kernels.language import Operator, cdiv, constexpr, jit, real, tl
 from reread.training.kernels.sums import new_partials, sum_partials
 
 WIDTH = 1024
@@ -60,17 +59,13 @@ def _backward(
     tl.store(partial + program * columns + column, of_bias, mask=inside)
 
 
-def _real(x: Tensor) -> Any:
-    return tl.float64 if x.dtype == torch.float64 else tl.float32
-
-
 @Operator
 def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
     """gelu(x + bias) of x [..., C], by tanh's approximation or exactly."""
     y = x.new_empty(x.shape)
     rows, columns = x.numel() // x.shape[-1], x.shape[-1]
     grid = rows, cdiv(columns, WIDTH)
-    _forward[grid](x.contiguous(), bias, y, rows, columns, TANH=tanh, REAL=_real(x), WIDTH=WIDTH)
+    _forward[grid](x.contiguous(), bias, y, rows, columns, TANH=tanh, REAL=real(x), WIDTH=WIDTH)
     return y
 
 
@@ -81,7 +76,7 @@ def bias_gelu_backward(dy: Tensor, x: Tensor, bias: Tensor, tanh: bool) -> tuple
     rows, columns = x.numel() // x.shape[-1], x.shape[-1]
     grid = len(partial), cdiv(columns, WIDTH // 2)
     tensors = dy.contiguous(), x.contiguous(), bias, dx, partial
-    _backward[grid](*tensors, rows, columns, TANH=tanh, REAL=_real(x), WIDTH=WIDTH // 2)
+    _backward[grid](*tensors, rows, columns, TANH=tanh, REAL=real(x), WIDTH=WIDTH // 2)
     return dx, partial
 
 

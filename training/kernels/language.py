@@ -16,7 +16,7 @@ except ImportError:
     triton = tl = None
     constexpr = None
 
-__all__ = ["Operator", "cdiv", "constexpr", "jit", "missing", "next_power_of_2", "tl", "triton"]
+__all__ = ["Operator", "cdiv", "constexpr", "jit", "missing", "next_power_of_2", "real", "tl", "triton"]
 
 
 def missing() -> str | None:
@@ -43,6 +43,11 @@ def cdiv(count: int, size: int) -> int:
 def next_power_of_2(count: int) -> int:
     """The least power of 2 that is not less, for `count` of 1 or more."""
     return 1 << (count - 1).bit_length()
+
+
+def real(x: Tensor) -> Any:
+    """Triton's type to compute with numbers of `x` in: float32, or float64 if x is."""
+    return tl.float64 if x.dtype == torch.float64 else tl.float32
 
 
 class Operator:

@@ -17,11 +17,13 @@ from torch import Tensor, nn
 from reread.training.kernels.gelu import bias_gelu
 from reread.training.kernels.head import Undecoded, losses_of
 from reread.training.kernels.products import adds_to, linear, projections
-from reread.training.kernels.ran import ran_norm, rotate
+from reread.training.kernels.ran import ran_norm
 from reread.training.kernels.residual import residual_norm, residual_output
 from reread.training.kernels.rotation import from_heads, to_heads
 from reread.training.kernels.shift import relative_attention
 from reread.training.kernels.tail import Options, tail
+from reread.training.kernels.windows import Options as WindowOptions
+from reread.training.kernels.windows import window_attention, window_weights, window_weights_backward
 from reread.training.models import blocks
 from reread.training.models.blocks import Activated, PostNormLayer, Predictions, ResidualOutput
 from reread.training.models.ernie_doc.attention_ernie_doc import ErnieDocSelfAttention
@@ -30,19 +32,27 @@ from reread.training.models.longformer.modeling_longformer import LongformerLMHe
 from reread.training.models.nezha.attention_nezha import NezhaSelfAttention, Positions, Rotations
 from reread.training.models.nezha.configuration_nezha import NezhaConfig
 from reread.training.models.nezha.modeling_nezha import NezhaEncoder, NezhaLayer
-from reread.training.models.ran.attention_ran import RanCellNorm, RanLayer, RanLayerNorm, standardise
+from reread.training.models.ran.attention_ran import (
+    LARGEST_FUSED,
+    RanCellNorm,
+    RanGatedResidual,
+    RanLayer,
+    RanLayerNorm,
+    standardise,
+)
 from reread.training.models.ran.configuration_ran import RanConfig
+from reread.training.models.ran.windows_ran import RanWindows
 
 
 def install(model: nn.Module) -> None:
     """Replace what the layers that have kernels compute by."""
     for module in model.modules():
-        row = LAYERS.get(type(module))
-        if row and all(type(module.get_submodule(name)) is nn.Linear for name in row.linear):
+        row = LAYERS.get(type(module), Layer())
+        for name, function in row.functions.items():
+            setattr(module, name, function)
+        if all(type(module.get_submodule(name)) is nn.Linear for name in row.linear):
             for name, method in row.methods.items():
                 setattr(module, name, MethodType(method, module))
-            for name, function in row.functions.items():
-                setattr(module, name, function)
 
 
 def _linear(layer: Any, x: Tensor) -> Tensor:
@@ -110,20 +120,47 @@ def _nezha_attention(
 def _standardised(x: Tensor, config: RanConfig) -> Tensor:
     if config.norm_denominator == "std":
         return standardise(x, config)
-    return ran_norm(x, None, None, config.layer_norm_eps)[0]
+    return ran_norm(x, None, None, None, None, config.layer_norm_eps)[0]
 
 
 def _ran_norm(layer: Any, x: Tensor) -> Tensor:
     if layer.config.norm_denominator == "std":
         return RanLayerNorm.forward(layer, x)
-    return ran_norm(x, layer.weight, layer.bias, layer.config.layer_norm_eps)[0]
+    return ran_norm(x, None, None, layer.weight, layer.bias, layer.config.layer_norm_eps)[0]
+
+
+def _ran_residual(layer: Any, y: Tensor, x: Tensor) -> Tensor:
+    norm = layer.LayerNorm
+    if norm.config.norm_denominator == "std":
+        return RanGatedResidual.forward(layer, y, x)
+    return ran_norm(y, layer.linear(x), layer.gate(x), norm.weight, norm.bias, norm.config.layer_norm_eps)[0]
+
+
+def _ran_attend(
+    layer: Any, z: Tensor, cells: Any, windows: RanWindows, probabilities: bool
+) -> tuple[Tensor, Tensor | None]:
+    attention = layer.attention
+    if probabilities or attention.head_size <= LARGEST_FUSED:  # smaller heads have fused attention
+        return RanLayer.attend(layer, z, cells, windows, probabilities)
+    outputs, mask, swish = [], windows.seen, attention.activation == "swish"
+    drops = attention.heads.dropout if layer.training else 0.0
+    for number, window in enumerate(windows.cut(z).unbind(1)):
+        cell = layer.dropout(layer.LayerNorm(cells.all[-1]))
+        both = torch.cat([cell[:, None], window], dim=1)
+        seen, seed = None if mask is None else mask[:, number], dropout_seed(z.device) if drops else 0
+        options = WindowOptions(attention.head_size, swish, windows.rotary, seen, drops, seed)
+        projected = projections(both, None, attention.query, attention.key, attention.value)
+        raw, tokens = layer.finish(window_attention(projected, options), both).split([1, window.shape[1]], dim=1)
+        cells.update(raw[:, 0])
+        outputs.append(tokens)
+    return torch.stack(outputs, dim=1), None
 
 
 class Layer(NamedTuple):
     """A layer with kernels."""
 
     linear: tuple[str, ...] = ()
-    """The Linear layers whose weights it uses, by their paths."""
+    """The Linear layers whose weights its methods use, by their paths."""
     methods: Mapping[str, Callable[..., Any]] = {}
     """The methods that take the place of its own, by name."""
     functions: Mapping[str, Callable[..., Tensor]] = {}
@@ -141,19 +178,25 @@ LAYERS: dict[type[nn.Module], Layer] = {
     LongformerLMHead: Layer(("dense", "decoder"), {"forward": _longformer_predictions}),
     NezhaSelfAttention: Layer(("query", "key", "value"), {"forward": _nezha_attention}),
     ErnieDocSelfAttention: Layer(methods={"project": _ernie_doc_projections}, functions={"attend": relative_attention}),
-    RanLayer: Layer(functions={"standardise": _standardised, "rotate": rotate}),
+    RanLayer: Layer(
+        ("attention.query", "attention.key", "attention.value"),
+        {"attend": _ran_attend},
+        {"standardise": _standardised},
+    ),
     RanLayerNorm: Layer(methods={"forward": _ran_norm}),
     RanCellNorm: Layer(methods={"forward": _ran_norm}),
+    RanGatedResidual: Layer(methods={"forward": _ran_residual}),
 }
 
 
 def check_layers(device: torch.device) -> None:
     """Raises AssertionError if a layer of NEZHA, what is dropped before a norm, losses over a vocabulary, ERNIE-Doc's
-    attention, or RAN's norm or rotation has another output or gradient by the kernels."""
+    attention, or RAN's norm or attention has another output or gradient by the kernels."""
     types = [(torch.float32, 1e-3), (torch.float16, 3e-2)]
     types += [(torch.bfloat16, 2e-1)] if device.type == "cuda" and torch.cuda.is_bf16_supported() else []
     for dtype, tolerance in types:
         _check_others(device, dtype, tolerance)
+        _check_dropped(device, dtype, tolerance)
         for activation in ("gelu", "gelu_new"):
             _check_nezha(device, dtype, tolerance, activation)
 
@@ -176,14 +219,20 @@ def _check_nezha(device: torch.device, dtype: torch.dtype, tolerance: float, act
 
 
 def _check_others(device: torch.device, dtype: torch.dtype, tolerance: float) -> None:
-    normal, turns = RanConfig(layer_norm_eps=1e-5), _waves(9, 4, 2, device=device)
+    normal = RanConfig(layer_norm_eps=1e-5)
     labels = torch.arange(12, device=device)
 
     def plain_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return standardise(x, normal) * weight + bias
 
+    def plain_gated_norm(x: Tensor, linear: Tensor, gate: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return plain_norm(x + linear * gate.sigmoid(), weight, bias)
+
     def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return ran_norm(x, weight, bias, 1e-5)[0]
+        return ran_norm(x, None, None, weight, bias, 1e-5)[0]
+
+    def gated_norm(*given: Tensor) -> Tensor:
+        return ran_norm(*given, 1e-5)[0]
 
     def dropped(x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
         y = residual_output(x, bias, residual, gamma, beta, 1e-5, 0.4, 12345)
@@ -201,16 +250,28 @@ def _check_others(device: torch.device, dtype: torch.dtype, tolerance: float) ->
     sizes = [(1, 66), (1, 70), (1, 70), (136,), (), ()]  # two blocks of queries
     of_attention = *((*one, 2, 8) for one in sizes), (1, 2, 1, 70)
     with_gap = *of_attention[:3], (140, 2, 8), *of_attention[4:]
+
+    turns, mask = _waves(9, 132, 2, device=device), torch.ones(2, 10, 10, dtype=torch.bool, device=device).tril()
+
+    def plain_window(*projected: Tensor) -> Tensor:
+        q, k, v = (F.silu(one).unflatten(-1, (2, 264)).transpose(1, 2) for one in projected)
+        q, k = (torch.cat([one[:, :, :1], blocks.rotate(one[:, :, 1:], turns)], dim=2) for one in (q, k))
+        return F.scaled_dot_product_attention(q, k, v, mask[:, None]).transpose(1, 2).flatten(2)
+
+    def window(*projected: Tensor) -> Tensor:
+        return window_attention(projected, WindowOptions(264, True, turns, mask, 0.0, 0))
+
     cases: tuple[tuple[Callable[..., Tensor], Callable[..., Tensor], tuple[tuple[int, ...], ...]], ...] = (
         (plain_norm, norm, ((12, 40), (40,), (40,))),
-        (lambda x: standardise(x, normal), lambda x: ran_norm(x, None, None, 1e-5)[0], ((12, 40),)),
-        (lambda x: blocks.rotate(x, turns), lambda x: rotate(x, turns), ((1, 2, 2, 9, 8),)),
+        (plain_gated_norm, gated_norm, ((12, 40), (12, 40), (12, 40), (40,), (40,))),
+        (lambda x: standardise(x, normal), lambda x: ran_norm(x, None, None, None, None, 1e-5)[0], ((12, 40),)),
         (
             lambda logits: F.cross_entropy(logits.float(), labels, reduction="none"),
             lambda logits: losses_of(logits, labels, 40)[0],
             ((12, 40),),
         ),
         (plain_dropped, dropped, ((12, 40), (40,), (12, 40), (40,), (40,))),
+        (plain_window, window, ((2, 10, 528),) * 3),
         *(
             (partial(attention, ErnieDocSelfAttention.attend, gap), partial(attention, relative_attention, gap), shapes)
             for gap, shapes in ((0, of_attention), (2, with_gap))
@@ -221,6 +282,16 @@ def _check_others(device: torch.device, dtype: torch.dtype, tolerance: float) ->
         outputs = [compute(*given) for compute in (plain, ours)]
         results = [[output, *torch.autograd.grad(output.float().square().sum(), given)] for output in outputs]
         _compare(results[0], results[1], tolerance)
+
+
+def _check_dropped(device: torch.device, dtype: torch.dtype, tolerance: float) -> None:
+    scores = _waves(6, 3, 8, device=device).to(dtype).requires_grad_()
+    given = scores.detach(), None, 2, 0.4, 12345
+    weights, upstream = window_weights(*given), _waves(6, 3, 8, device=device).flip(2).to(dtype)
+    plain = F.pad(scores[..., :3].float().softmax(-1), (0, 5)) * (weights != 0) / 0.6
+    expected = [plain, *torch.autograd.grad(plain, scores, upstream.float())]
+    ours = [weights, window_weights_backward(upstream, *given)]
+    _compare([one.to(dtype) for one in expected], ours, tolerance)
 
 
 def _waves(*shape: int, device: torch.device) -> Tensor:

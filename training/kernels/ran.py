@@ -1,7 +1,7 @@
-"""RAN's norm and rotary positions, each in one launch.
+"""RAN's norm in one launch, of x or of x + linear sigmoid(gate), the end of its gated residuals.
 
-Shapes: n rows of D columns; the plain forms are `standardise` in the model's file and `rotate` in models/blocks.py. A
-program computes a row, in the norm's backward pass every `PROGRAMS`-th one.
+Shapes: n rows of D columns; the plain forms are `standardise` and `RanGatedResidual` in the model's file. A program
+computes a row, in the backward pass every `PROGRAMS`-th one.
 """
 
 from typing import Any
@@ -9,17 +9,23 @@ from typing import Any
 from torch import Tensor
 
 from reread.training.kernels.language import Operator, constexpr, jit, next_power_of_2, tl
-from reread.training.kernels.rotation import turn
 from reread.training.kernels.sums import new_partials, real_type, sum_partials
 
 
 @jit
-def _norm(x, weight, bias, y, mean, scale, eps, COLUMNS: constexpr, LEARNED: constexpr, WIDTH: constexpr):
+def _norm(
+    x, linear, gate, weight, bias, y, mean, scale, eps,
+    COLUMNS: constexpr, GATED: constexpr, LEARNED: constexpr, WIDTH: constexpr,
+):  # fmt: skip
+    real = mean.dtype.element_ty
     row = tl.program_id(0)
     column = tl.arange(0, WIDTH)
     inside = column < COLUMNS
     at = row.to(tl.int64) * COLUMNS + column
-    value = tl.load(x + at, mask=inside, other=0.0).to(mean.dtype.element_ty)
+    value = tl.load(x + at, mask=inside, other=0.0).to(real)
+    if GATED:
+        share = 1 / (1 + tl.exp(-tl.load(gate + at, mask=inside, other=0.0).to(real)))
+        value += tl.load(linear + at, mask=inside, other=0.0).to(real) * share
     centre = tl.sum(value) / COLUMNS
     inverse = 1 / tl.sqrt(tl.sum(value * value) / COLUMNS + eps)
     tl.store(mean + row, centre)
@@ -33,8 +39,8 @@ def _norm(x, weight, bias, y, mean, scale, eps, COLUMNS: constexpr, LEARNED: con
 
 @jit
 def _norm_backward(
-    dy, x, weight, mean, scale, dx, partial, rows,
-    COLUMNS: constexpr, LEARNED: constexpr, WIDTH: constexpr,
+    dy, x, linear, gate, weight, mean, scale, dx, dlinear, dgate, partial, rows,
+    COLUMNS: constexpr, GATED: constexpr, LEARNED: constexpr, WIDTH: constexpr,
 ):  # fmt: skip
     real = mean.dtype.element_ty
     program = tl.program_id(0)
@@ -46,6 +52,10 @@ def _norm_backward(
         at = tl.cast(row, tl.int64) * COLUMNS + column
         gradient = tl.load(dy + at, mask=inside, other=0.0).to(real)
         value = tl.load(x + at, mask=inside, other=0.0).to(real)
+        if GATED:
+            share = 1 / (1 + tl.exp(-tl.load(gate + at, mask=inside, other=0.0).to(real)))
+            gated = tl.load(linear + at, mask=inside, other=0.0).to(real) * share
+            value += gated
         inverse = tl.load(scale + row)
         centred = tl.where(inside, value - tl.load(mean + row), 0.0)
         if LEARNED:
@@ -56,43 +66,47 @@ def _norm_backward(
         through_scale = value * (inverse * inverse * inverse) * (tl.sum(gradient * centred) / COLUMNS)
         result = (gradient - tl.sum(gradient) / COLUMNS) * inverse - through_scale
         tl.store(dx + at, result.to(dx.dtype.element_ty), mask=inside)
+        if GATED:
+            tl.store(dlinear + at, (result * share).to(dx.dtype.element_ty), mask=inside)
+            tl.store(dgate + at, (result * gated * (1 - share)).to(dx.dtype.element_ty), mask=inside)
     if LEARNED:
         target = partial + program * (2 * COLUMNS) + column
         tl.store(target, of_weight, mask=inside)
         tl.store(target + COLUMNS, of_bias, mask=inside)
 
 
-@jit
-def _rotate(
-    x, turns, y, heads, positions, by_text, by_window, by_head, by_position, windows,
-    HEAD: constexpr, BACK: constexpr, WIDTH: constexpr,
-):  # fmt: skip
-    position = tl.program_id(0)
-    head = tl.program_id(1).to(tl.int64)
-    window = tl.program_id(2).to(tl.int64)
-    column = tl.arange(0, WIDTH)
-    inside = column < HEAD
-    at = (window // windows) * by_text + (window % windows) * by_window + head * by_head + position * by_position
-    value = tl.load(x + at + column, mask=inside, other=0.0)
-    result = turn(value, turns, position * HEAD + column, inside, BACK, WIDTH)
-    target = ((window * heads + head) * positions + position) * HEAD + column
-    tl.store(y + target, result.to(value.dtype), mask=inside)
-
-
 @Operator
-def ran_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """x [..., D] -> (x - mean) / sqrt(mean of x² + eps), times weight plus bias [D] if there are, and the mean and the
-    inverse root, at least float32 [n]."""
+def ran_norm(
+    x: Tensor,
+    linear: Tensor | None,
+    gate: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x [..., D], with linear * sigmoid(gate) [..., D] added if there are -> (x - mean) / sqrt(mean of x² + eps), times
+    weight plus bias [D] if there are, and the mean and the inverse root, at least float32 [n]."""
     made = _norm_outputs(x)
     y, mean, scale = made
-    given = weight is not None
     _norm[(len(mean),)](
-        *(x.contiguous(), weight if given else x, bias if given else x, y, mean, scale, eps),
-        COLUMNS=x.shape[-1],
-        LEARNED=given,
-        WIDTH=next_power_of_2(x.shape[-1]),
+        *_rows(x, linear, gate),
+        *(x if weight is None else weight, x if bias is None else bias, y, mean, scale, eps),
+        **_sizes(x, weight, gate),
     )
     return made
+
+
+def _rows(x: Tensor, linear: Tensor | None, gate: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """As kernels take them: x where there are no others."""
+    if linear is None or gate is None:
+        return x.contiguous(), x, x
+    return x.contiguous(), linear.contiguous(), gate.contiguous()
+
+
+def _sizes(x: Tensor, weight: Tensor | None, gate: Tensor | None) -> dict[str, Any]:
+    columns = x.shape[-1]
+    learned, gated = weight is not None, gate is not None
+    return {"COLUMNS": columns, "GATED": gated, "LEARNED": learned, "WIDTH": next_power_of_2(columns)}
 
 
 def _norm_outputs(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -102,70 +116,46 @@ def _norm_outputs(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @Operator
 def ran_norm_backward(
-    dy: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, scale: Tensor
+    dy: Tensor,
+    x: Tensor,
+    linear: Tensor | None,
+    gate: Tensor | None,
+    weight: Tensor | None,
+    mean: Tensor,
+    scale: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of x, and partial sums of those of weight and bias [programs, 2, D]."""
-    dx, partial = _norm_gradients(x)
+    """The gradients of x and, if there are, of linear and gate [1 or 3, ..., D], and partial sums of those of weight
+    and bias [programs, 2, D]."""
+    made = _norm_gradients(x, gate)
+    gradients, partial = made
     _norm_backward[(len(partial),)](
-        *(dy.contiguous(), x.contiguous(), x if weight is None else weight, mean, scale, dx, partial, len(mean)),
-        COLUMNS=x.shape[-1],
-        LEARNED=weight is not None,
-        WIDTH=next_power_of_2(x.shape[-1]),
+        *(dy.contiguous(), *_rows(x, linear, gate), x if weight is None else weight, mean, scale),
+        *(gradients[0], gradients[len(gradients) // 2], gradients[-1], partial, len(mean)),
+        **_sizes(x, weight, gate),
     )
-    return dx, partial
+    return made
 
 
-def _norm_gradients(x: Tensor) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), new_partials(x, 2)
-
-
-@Operator
-def rotate_heads(x: Tensor, turns: Tensor, back: bool) -> Tensor:
-    """x [B, n, N, P, h], turns [P, h/2, 2] -> neighbouring columns rotated by the angles, or `back`; contiguous."""
-    if x.stride(-1) != 1:
-        x = x.contiguous()
-    y = x.new_empty(x.shape)
-    texts, windows, heads, positions, size = x.shape
-    _rotate[(positions, heads, texts * windows)](
-        *(x, turns.contiguous(), y, heads, positions, *x.stride()[:4], windows),
-        HEAD=size,
-        BACK=back,
-        WIDTH=next_power_of_2(size),
-    )
-    return y
+def _norm_gradients(x: Tensor, gate: Tensor | None) -> tuple[Tensor, Tensor]:
+    return x.new_empty(1 if gate is None else 3, *x.shape), new_partials(x, 2)
 
 
 ran_norm.register_fake(lambda x, *_: _norm_outputs(x))
-ran_norm_backward.register_fake(lambda dy, x, weight, mean, scale: _norm_gradients(x))
-rotate_heads.register_fake(lambda x, turns, back: x.new_empty(x.shape))
+ran_norm_backward.register_fake(lambda dy, x, linear, gate, *_: _norm_gradients(x, gate))
 
 
-def _keep_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, weight, *_ = inputs
-    ctx.save_for_backward(x, *output[1:], *(() if weight is None else (weight,)))
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*inputs[:4], *output[1:])
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
 
 
 def _norm_back(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    x, mean, scale, *learned = ctx.saved_tensors
-    weight = learned[0] if learned else None
-    dx, partial = ran_norm_backward(dy, x, weight, mean, scale)
+    x, linear, gate, weight, *statistics = ctx.saved_tensors
+    gradients, partial = ran_norm_backward(dy, x, linear, gate, weight, *statistics)
+    dx, dlinear, dgate = (gradients[0], None, None) if gate is None else gradients.unbind(0)
     d_weight, d_bias = (None, None) if weight is None else sum_partials(partial, weight).unbind(0)
-    return dx, d_weight, d_bias, None
+    return dx, dlinear, dgate, d_weight, d_bias, None
 
 
-def _keep_turns(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(inputs[1])
-    ctx.back = inputs[2]
-
-
-ran_norm.register_autograd(_norm_back, setup_context=_keep_norm)
-rotate_heads.register_autograd(
-    lambda ctx, dy: (rotate_heads(dy, *ctx.saved_tensors, not ctx.back), None, None), setup_context=_keep_turns
-)
-
-
-def rotate(x: Tensor, turns: Tensor) -> Tensor:
-    """As `rotate` of models/blocks.py for x [B, n, N, P, h]."""
-    return rotate_heads(x, turns, False)
+ran_norm.register_autograd(_norm_back, setup_context=_keep)

@@ -231,7 +231,7 @@ class Chain(NamedTuple):
 
 
 class RanLayer(GradientCheckpointingLayer):
-    standardise, rotate = staticmethod(standardise), staticmethod(rotate)
+    standardise = staticmethod(standardise)
 
     def __init__(self, config: RanConfig) -> None:
         super().__init__()
@@ -263,22 +263,35 @@ class RanLayer(GradientCheckpointingLayer):
         """
         z = self.dropout(self.LayerNorm(hidden))
         cells = _Cells(self, self.initial(cell) if chain is None else cell, windows, chain)
-        q, key, value, mask = self._attend(z, cells, windows)
-        by_token = by_window = None
-        if probabilities:
-            by_token, by_window = _by_token(_probabilities(q, key, mask), windows, *hidden.shape[:2])
-        context = self.attention.heads(q, key, value, mask, weights=by_window).unflatten(0, (z.shape[0], -1))
-        outputs = self.attention.finish(context, windows.cut(z))
-        outputs = windows.join(self.dropout(self.standardise(outputs, self.config)), hidden.shape[1])
+        outputs, by_token = self.attend(z, cells, windows, probabilities)
+        outputs = windows.join(outputs, hidden.shape[1])
         outputs = self.review_of(outputs, cells.reviewed, windows) if reviews else outputs
         return outputs, cells.last, cells.raw_outputs, by_token
 
-    def _attend(self, z: Tensor, cells: "_Cells", windows: RanWindows) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    def attend(
+        self, z: Tensor, cells: "_Cells", windows: RanWindows, probabilities: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Go on with the chain of `cells` for tokens z [B, L, D]. Returns what memory review is of, by window
+        [B, n, P, D], and the tokens' probabilities as `forward` does."""
+        q, key, value, mask = self._operands(z, cells, windows)
+        by_token = by_window = None
+        if probabilities:
+            by_token, by_window = _by_token(_probabilities(q, key, mask), windows, *z.shape[:2])
+        context = self.attention.heads(q, key, value, mask, weights=by_window).unflatten(0, (z.shape[0], -1))
+        return self.finish(context, windows.cut(z)), by_token
+
+    def finish(self, context: Tensor, z: Tensor) -> Tensor:
+        """The heads' output [..., N * h] and z [..., D] -> what memory review is of, or a raw cell output [..., D]."""
+        return self.dropout(self.standardise(self.attention.finish(context, z), self.config))
+
+    def _operands(
+        self, z: Tensor, cells: "_Cells", windows: RanWindows
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Go on with the chain of `cells` for tokens z [B, L, D]. Returns what all windows attend with at once: queries
         [B * n, N, P, h], keys and values [B * n, N, 1 + P, h], and their mask."""
         q, k, v = (self.attention.split(windows.cut(x)) for x in self.attention.project(z))
         if windows.rotary is not None:
-            q, k = self.rotate(q, windows.rotary), self.rotate(k, windows.rotary)
+            q, k = rotate(q, windows.rotary), rotate(k, windows.rotary)
         if exporting() and isinstance(windows.count, torch.SymInt):
             keys, values = self._record(k, v, cells)
         else:
@@ -300,8 +313,7 @@ class RanLayer(GradientCheckpointingLayer):
         z_cell = self.dropout(self.LayerNorm(cell))[:, None]
         q_cell, k_cell, v_cell = map(self.attention.split, self.attention.project(z_cell))  # at 0, so not rotated
         context = self.attention.heads(q_cell, torch.cat([k_cell, k], dim=2), torch.cat([v_cell, v], dim=2), mask)
-        raw = self.dropout(self.standardise(self.attention.finish(context, z_cell), self.config))[:, 0]
-        return raw, k_cell, v_cell
+        return self.finish(context, z_cell)[:, 0], k_cell, v_cell
 
     def _record(self, k: Tensor, v: Tensor, cells: "_Cells") -> tuple[Tensor, Tensor]:
         """The chain of `cells` for windows of keys and values [B, n, N, P, h], of which there is a mask, as one

@@ -117,6 +117,15 @@ class RanWindows:
         x = x[:, : blocks * self.size].unflatten(1, (-1, self.size))
         return torch.cat([x[:, :-1], x[:, 1:, : self.tail]], dim=2) if self.tail else x
 
+    @property
+    def seen(self) -> Tensor | None:
+        """[B, n, 1 or 1 + P, 1 + P], what the cell, first, and each token of a window may attend to; None for
+        everything."""
+        if self.visible is None or self.visible.shape[3] == 1:
+            return None if self.visible is None else self.visible[:, :, 0]
+        of_cell = torch.ones_like(self.visible[:, :, 0, :1]) if self.keys is None else self.keys[:, :, 0]
+        return torch.cat([of_cell, self.visible[:, :, 0]], dim=2)
+
     def only(self, number: int) -> "RanWindows":
         """Those of one window as the tokens [B, P, D], which review the cells of windows up to it."""
 
