@@ -4,7 +4,8 @@
 Decides what happens to the job when COMMAND ends:
 
 - SIGUSR1 (Slurm's warning before the time limit) or SIGTERM (preemption) is passed to the processes as SIGTERM: they
-  save a checkpoint and exit with 75; the job is requeued and continues with the same samples;
+  save a checkpoint and exit with 75; the job is requeued and continues with the same samples, unless the warning has
+  come three times before a training did its first step;
 - what only a person can change, as a mistake in the settings (status 2), ends the job;
 - any other end is a fault: the job is requeued, until there were three faults without a new checkpoint between them.
 
@@ -38,8 +39,11 @@ def main(run, command):
         "began": now(),
     }
     report("attempt {} of job {} on {}: {}".format(attempt["restart"] + 1, job, attempt["nodes"], run))
-    status, asked = run_to_end(command, job)
+    began_with = last_checkpoint(run)
+    status, asked, warned = run_to_end(command, job)
     attempt.update(ended=now(), status=status, asked=asked, step=last_step(run), checkpoint=last_checkpoint(run))
+    # A training that has done a step saves it when it is asked to stop
+    attempt["too_short"] = warned and "train" in command and attempt["checkpoint"] == began_with
     try:
         before = [*earlier(run / EARLIER_HISTORY, job), *earlier(run / HISTORY, job)]
         write_down(run / HISTORY, attempt)
@@ -97,7 +101,7 @@ def write_down(history, attempt):
 
 
 def run_to_end(command, job):
-    """The exit status of `command`, as a shell gives it, and whether the job was asked to stop.
+    """The exit status of `command`, as a shell gives it, whether the job was asked to stop, and whether by SIGUSR1.
 
     Signals go to the processes that srun started, not to srun, which would kill them.
     """
@@ -113,7 +117,7 @@ def run_to_end(command, job):
     status = subprocess.Popen(command).wait()
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    return status if status >= 0 else 128 - status, bool(asked) or preempted(job)
+    return status if status >= 0 else 128 - status, bool(asked) or preempted(job), signal.SIGUSR1 in asked
 
 
 def preempted(job):
@@ -135,6 +139,10 @@ def decide(attempts):
         return False, "not requeued: something has to be corrected, as the log says"
     point = last["checkpoint"]
     since = "no checkpoint yet" if point is None else f"the last checkpoint is of step {point}"
+    short = [one for one in attempts if one.get("too_short") is True and one["checkpoint"] == point]
+    if last.get("too_short") is True and len(short) >= FAULTS:
+        ways = "raise slurm.hours (--time), or lower slurm.warning_seconds (--signal)"
+        return False, f"not requeued: no attempt of {FAULTS} did a step before its time limit was near; {ways}; {since}"
     if stopped(last):
         return True, f"requeue: it was asked to stop; {since}"
     faults = [one for one in attempts if one["checkpoint"] == point and not stopped(one)]

@@ -12,6 +12,7 @@ from reread.pipeline.recipe.start import missing_start, start_recipe, start_weig
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.settings import differences
 from reread.training.data.kinds import KINDS
+from reread.training.data.tasks.settings import task_of
 from reread.training.exchange.hub import not_looked_for
 from reread.training.models import config_of_start
 from reread.training.run.files import RUNS, RunFile, has_checkpoints
@@ -83,9 +84,11 @@ def check_same_run(run: Path, recipe: Recipe) -> None:
     begun = written_recipe(path)  # fields that did not exist then have their defaults
     changed = differences(_learned_by(begun), _learned_by(recipe))
     if changed:
+        pretrains = recipe.train is not None and not task_of(recipe.train.data)
+        goes_on = f"; with from={run} it goes on from this one's weights" if pretrains else ""
         raise UserError(
             f"{path}: this run was begun with other settings ({'; '.join(changed)}); "
-            "revert them, or give the new run a name of its own with name=..."
+            f"revert them, or give the new run a name of its own with name=...{goes_on}"
         )
 
 

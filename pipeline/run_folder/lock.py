@@ -40,7 +40,7 @@ def only_job(
     """
     path = RunFile.LOCK.of(run)
     with ExitStack() as stack:
-        lock = stack.enter_context(path.open("a+", encoding="utf-8"))
+        lock = stack.enter_context(path.open("a+", encoding="utf-8", errors="replace"))
         lock.seek(0)
         holder = lock.read()
         there, far = _take(lock), _fields(holder).get("host", host) != host
@@ -54,13 +54,13 @@ def only_job(
                 silence,
             )
             path.unlink()
-            lock = stack.enter_context(path.open("a+", encoding="utf-8"))
+            lock = stack.enter_context(path.open("a+", encoding="utf-8", errors="replace"))
             if _take(lock) is False:
                 raise _taken(run, holder)
         elif there is None or far:
             going_on = not all(has_ended(note) for note in read_progress(run).values())
             if going_on and _shows_life(run, look):
-                raise _taken(run, path.read_text(encoding="utf-8"))
+                raise _taken(run, path.read_text(encoding="utf-8", errors="replace"))
         job = os.environ.get("SLURM_JOB_ID")
         name = json.dumps({"host": host, "pid": os.getpid()} | ({"Slurm job": job} if job else {}))
         if there is None:
@@ -83,7 +83,7 @@ def _claim(run: Path, name: str, seconds: float) -> None:
     temporary.write_text(name, encoding="utf-8")
     temporary.replace(path)  # whole, whoever else writes it
     time.sleep(seconds)
-    if (found := path.read_text(encoding="utf-8")) != name:
+    if (found := path.read_text(encoding="utf-8", errors="replace")) != name:
         raise _taken(run, found)
 
 

@@ -1,6 +1,7 @@
 """Trains a recipe in its run folder, in processes that it starts, after making the model that it starts from."""
 
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,9 @@ def train(recipe: Recipe, arguments: list[str], logged: Sequence[logging.LogReco
     if this_process().launcher:
         _train_here(recipe)
         return
+    nodes = os.environ.get("SLURM_JOB_NUM_NODES", "1")
+    if nodes != "1" and "SLURM_STEP_NUM_TASKS" not in os.environ:  # srun sets it
+        log.warning("Slurm gave this job %s nodes, and only this one is used: `srun reread train ...` takes all", nodes)
     check_same_run(RUNS / recipe.name, recipe)
     check_train(recipe)
     make_start(recipe)

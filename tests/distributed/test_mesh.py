@@ -104,6 +104,24 @@ def test_a_port_that_is_taken_is_one_line(ranks) -> None:
     assert line == f"MASTER_PORT: 127.0.0.1, port {port}: Address already in use; give another port"
 
 
+def _alone(ports: list[str]) -> list[tuple[str, int]]:
+    """The line and the status by which process 0 of 2 ends, for each port, when the other one does not come."""
+    lines = []
+    for port in ports:
+        os.environ.update({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
+        with pytest.raises(UserError) as error:
+            init_mesh(timeout_minutes=1 / 60)
+        lines.append((str(error.value), error.value.status))
+    return lines
+
+
+def test_processes_that_do_not_meet_are_one_line(ranks) -> None:
+    (((alone, status), *others),) = ranks(1, _alone, ["0", "abc", "65536"])
+    assert alone.startswith("process 0 of 2 did not meet the others by MASTER_ADDR 127.0.0.1, MASTER_PORT 0 (")
+    assert status == 1  # the job is requeued
+    assert others == [(f"MASTER_PORT: `{port}` is no port; give a number below 65536", 2) for port in ("abc", "65536")]
+
+
 def _refused(tensor: int) -> str:
     with pytest.raises(UserError) as error:
         init_mesh(tensor)

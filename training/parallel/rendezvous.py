@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from reread.preprocessing.errors import UserError
+from reread.preprocessing.errors import UserError, first_line
 from reread.training.parallel import horovod
 from reread.training.parallel.mesh import Mesh, megatron_groups
 from reread.training.parallel.process import Process, this_process
@@ -96,7 +96,8 @@ def first_host(nodes: str) -> str:
 
 
 def _rendezvous(here: Process, device: torch.device, timeout: timedelta) -> None:
-    """Make torch.distributed's group of all processes. Raises `UserError` without a rendezvous address."""
+    """Make torch.distributed's group of all processes. Raises `UserError` without a rendezvous address, or if not all
+    have come there within `timeout`."""
     environment = os.environ
     # Where the processes meet, by their launcher
     store: dist.Store | None = None  # torch makes one from MASTER_ADDR and MASTER_PORT.
@@ -113,6 +114,25 @@ def _rendezvous(here: Process, device: torch.device, timeout: timedelta) -> None
         raise UserError(
             f"{here.world} processes but no MASTER_ADDR and MASTER_PORT; start them by torchrun, srun or horovodrun"
         )
+    if store is None:
+        address, port = environment["MASTER_ADDR"], environment["MASTER_PORT"]
+        if not (port.isascii() and port.isdigit() and int(port) < 2**16):
+            raise UserError(f"MASTER_PORT: `{port}` is no port; give a number below 65536")
+    try:
+        _meet(here, device, store, timeout)
+    except RuntimeError as error:  # torch's errors of its store and of gloo, with pages of frames
+        where = "horovodrun's store" if store else f"MASTER_ADDR {address}, MASTER_PORT {port}"
+        raise UserError(
+            f"process {here.rank} of {here.world} did not meet the others by {where} ({first_line(error)}); see that "
+            "all have started, that this address is process 0's, and that the network between the machines lets them "
+            "through (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)",
+            error,
+        ) from None
+
+
+def _meet(here: Process, device: torch.device, store: dist.Store | None, timeout: timedelta) -> None:
+    """Wait for the other processes in `store`, or in that of MASTER_ADDR and MASTER_PORT."""
+    environment = os.environ
     # On one machine nothing needs to leave the loopback interface.
     if on_one_machine():
         loopback = "lo" if sys.platform == "linux" else "lo0"

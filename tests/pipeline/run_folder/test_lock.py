@@ -46,6 +46,12 @@ def test_the_folder_is_free_again_when_the_job_has_ended(tmp_path) -> None:
             assert json.loads((tmp_path / ".lock").read_text())["host"] == host
 
 
+def test_a_lock_file_that_is_damaged_keeps_no_job_from_its_start(tmp_path) -> None:
+    (tmp_path / ".lock").write_bytes(b"\xff\xfe\x00")
+    with job(tmp_path), pytest.raises(UserError, match="host node01"), job(tmp_path):
+        pass
+
+
 def test_a_job_on_another_machine_is_seen_by_what_it_writes(tmp_path) -> None:
     with without_its_lock(tmp_path), pytest.raises(UserError, match="host node07"), job(tmp_path):
         pass

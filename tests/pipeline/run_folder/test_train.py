@@ -122,6 +122,25 @@ def test_a_run_that_has_begun_needs_its_start_no_more(done: list[Any], tmp_path:
     assert done == []
 
 
+@pytest.mark.parametrize(("step", "said"), [(None, True), ("1", False)])
+def test_a_script_of_several_nodes_without_srun_is_told_that_it_uses_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str | None, said: bool
+) -> None:
+    def refuse(*_: object) -> None:
+        raise UserError("here it ends")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(train_module, "check_same_run", refuse)
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "10")
+    monkeypatch.delenv("SLURM_STEP_NUM_TASKS", raising=False)
+    if step:
+        monkeypatch.setenv("SLURM_STEP_NUM_TASKS", step)
+    recipe = Recipe.parse({"name": "x", "train": longformer_values(Path("corpora/x"))}, "test")
+    with pytest.raises(UserError, match="here it ends"):
+        train_module.train(recipe, [])
+    assert ("Slurm gave this job 10 nodes, and only this one is used" in caplog.text) is said
+
+
 def test_the_launcher_holds_no_examples_while_its_processes_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

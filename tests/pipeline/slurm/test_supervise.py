@@ -19,7 +19,7 @@ FAULT = {"job": JOB, "status": 1, "asked": False, "step": 120, "checkpoint": Non
 def outcome(run: Path, patch: pytest.MonkeyPatch, status: int = 1, asked: bool = False) -> list[str]:
     """The jobs that are requeued when a command ends so."""
     module, requeued = supervisor(), []
-    patch.setattr(module, "run_to_end", lambda command, job: (status, asked))
+    patch.setattr(module, "run_to_end", lambda command, job: (status, asked, asked))
     patch.setattr(module, "requeue", lambda job: requeued.append(job) or True)
     patch.setenv("SLURM_JOB_ID", JOB)
     patch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
@@ -98,3 +98,31 @@ def test_the_faults_that_an_earlier_version_recorded_are_counted(tmp_path, monke
     (tmp_path / "attempts.jsonl").write_text(line * 2)
     assert outcome(tmp_path, monkeypatch) == []
     assert last_line(tmp_path)["event"] == "job" and (tmp_path / "attempts.jsonl").read_text() == line * 2
+
+
+def test_a_training_whose_time_limit_comes_before_its_first_step_is_not_requeued_for_ever(
+    tmp_path, monkeypatch, capsys
+) -> None:
+    module, requeued = supervisor(), list[str]()
+    saves = iter([26, None, None, None, 27])  # the first and the last attempt save a checkpoint
+
+    def warned(command: list[str], job: str) -> tuple[int, bool, bool]:
+        if step := next(saves):
+            (tmp_path / "checkpoints" / f"step-{step:08}").mkdir(parents=True)
+        return 75, True, True
+
+    monkeypatch.setattr(module, "run_to_end", warned)
+    monkeypatch.setattr(module, "requeue", lambda job: requeued.append(job) or True)
+    monkeypatch.setenv("SLURM_JOB_ID", JOB)
+    monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
+    counts = []
+    for _ in range(5):
+        module.main(tmp_path, ["srun", "reread", "train", "nezha-base"])
+        counts.append(len(requeued))
+    assert counts == [1, 2, 3, 3, 4]
+    assert "no attempt of 3 did a step before its time limit was near; raise slurm.hours" in capsys.readouterr().out
+
+
+def test_preprocessing_is_requeued_after_each_time_limit_since_its_finished_parts_stay(tmp_path, monkeypatch) -> None:
+    for _ in range(5):
+        assert outcome(tmp_path, monkeypatch, 75, asked=True) == [JOB]
