@@ -169,9 +169,8 @@ def _without_other_classes(
 ) -> dict[str, torch.Tensor]:
     """`weights` without those of the head that have a row for each class, if `init` has other classes or another order
     of them. Classes without names, as in transformers' own models, are others only if they are more or fewer."""
-    there = list((_json_of(init).get("id2label") or _UNNAMED).values())
-    here = list(config.id2label.values())
-    if there == here or (len(there) == len(here) and all(str(name).startswith("LABEL_") for name in there)):
+    there, here = _classes(_json_of(init).get("id2label")), _classes(config.id2label)
+    if there == here or (len(there) == len(here) and all(name.startswith("LABEL_") for name in there)):
         return weights
     with torch.device("meta"):
         model = head(config)
@@ -183,8 +182,11 @@ def _without_other_classes(
     return {name: tensor for name, tensor in weights.items() if name not in other}
 
 
-_UNNAMED = {0: "LABEL_0", 1: "LABEL_1"}
-"""The classes of a configuration that names none."""
+def _classes(names: Any) -> list[str]:
+    """The classes of a configuration's `id2label` in the order of their numbers; two without names if it has none."""
+    if not isinstance(names, dict) or not names or not all(str(number).isdecimal() for number in names):
+        return ["LABEL_0", "LABEL_1"]
+    return [str(names[number]) for number in sorted(names, key=int)]
 
 
 def _without_grown(
