@@ -423,3 +423,22 @@ def test_compressed_files_read_as_plain_ones(suffix: str, compress: Any, tmp_pat
     plain = read(write(tmp_path / "a.tsv", content))
     packed = read(write(tmp_path / f"a.tsv.{suffix}", compress(content.encode())))
     assert labelled(packed) == labelled(plain) == [("好", None, "1")]
+
+
+@pytest.mark.parametrize("name", ["text", "sentence"])
+def test_a_json_list_is_read_as_its_members_a_line_are(tmp_path: Path, name: str) -> None:
+    lines = [{name: f"a{number}", "label": str(number % 2)} for number in range(3)]
+    (tmp_path / "list.json").write_text(json.dumps(lines, indent=1))
+    (tmp_path / "lines.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    found, expected = (read_examples(tmp_path / one, "classify").examples for one in ("list.json", "lines.jsonl"))
+    assert [(one.id, one.texts, one.label) for one in found] == [(one.id, one.texts, one.label) for one in expected]
+    assert found[1].location == f"{tmp_path / 'list.json'}: member 2"
+    (tmp_path / "list.json").write_text(json.dumps([lines[0], {name: None, "label": "1"}, 3]))
+    with pytest.raises(UserError, match=r"list\.json: member 2: .*the first of 2 mistakes"):
+        read_examples(tmp_path / "list.json", "classify")
+
+
+def test_blanks_around_the_names_of_columns_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text, label\na,x\nb,y\n")
+    found = read_examples(tmp_path / "a.csv", "classify").examples
+    assert [(one.text, one.label) for one in found] == [("a", "x"), ("b", "y")]
