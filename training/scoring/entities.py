@@ -49,7 +49,7 @@ def entities(tags: Tags, scheme: Scheme = "BIO", rules: Rules = "strict") -> lis
     for position, tag in enumerate(tags):
         letter, name = _split(tag)
         if scheme == "BIO" and letter in "ES":
-            raise UserError(f"tag `{tag}` is not of the scheme BIO; with such tags the scheme is BIOES")
+            raise UserError(f"tag `{tag}` is not of the scheme BIO; set task.scheme=BIOES")
         if start >= 0 and (letter not in "IE" or name != type_):
             if scheme == "BIO" or rules == "conlleval":
                 found.append(Entity(type_, start, position))
@@ -120,10 +120,10 @@ def _sequences(gold: Mapping[str, Tags], predicted: Mapping[str, Tags]) -> list[
 
 @lru_cache(maxsize=4096)
 def _split(tag: str | None) -> tuple[str, str]:
-    """The letter and the type of a tag; ("O", "") for O and for a missing tag."""
+    """The letter and the type of a tag, I for the M of BMES; ("O", "") for O and for a missing tag."""
     if tag is None or tag == "O":
         return "O", ""
     letter, dash, name = tag.partition("-")
-    if letter not in ("B", "I", "E", "S") or not dash or not name:
-        raise UserError(f"tag `{tag}` is neither O nor a type after B-, I-, E- or S-")
-    return letter, name
+    if letter not in ("B", "I", "M", "E", "S") or not dash or not name:
+        raise UserError(f"tag `{tag}` is neither O nor a type after B-, I- or M-, E- or S-, such as B-PER; rewrite it")
+    return letter.replace("M", "I"), name

@@ -5,6 +5,7 @@ import gzip
 import json
 import logging
 import lzma
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -442,3 +443,24 @@ def test_blanks_around_the_names_of_columns_are_left_out(tmp_path: Path) -> None
     (tmp_path / "a.csv").write_text("text, label\na,x\nb,y\n")
     found = read_examples(tmp_path / "a.csv", "classify").examples
     assert [(one.text, one.label) for one in found] == [("a", "x"), ("b", "y")]
+
+
+def test_lines_of_squad_by_hugging_face_datasets_are_read(tmp_path: Path) -> None:
+    answers = {"text": ["b", "c"], "answer_start": [2, 4]}
+    line = {"id": "1", "title": "t", "context": "a b c", "question": "?", "answers": answers}
+    (tmp_path / "a.jsonl").write_text(json.dumps(line))
+    (one,) = read_examples(tmp_path / "a.jsonl", "answer").examples
+    assert (one.text, one.answers) == ("a b c", (Answer(2, "b"), Answer(4, "c")))
+
+
+@pytest.mark.parametrize(
+    ("task", "line", "message"),
+    [
+        ("answer", {"text": "a b", "question": "?", "answers": "b"}, 'answers: a list of {"start": .., "text": ..}'),
+        ("choose", {"text": "a", "question": "?", "options": ["x", "y"], "label": "B"}, "label: the number of the right"),
+    ],
+)
+def test_a_label_in_another_form_is_told_the_form(tmp_path: Path, task: str, line: Any, message: str) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps(line))
+    with pytest.raises(UserError, match=re.escape(message)):
+        read_examples(tmp_path / "a.jsonl", task)
