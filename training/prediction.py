@@ -155,7 +155,7 @@ def _where_models_are(folder: Path) -> str:
     if folder.exists():
         return "it holds no recipe.yaml and no config.json, so give another folder"
     runs = sorted(path.name for path in RUNS.glob("*") if RunFile.RECIPE.of(path).exists())
-    if near := close_to(folder.name, runs):
+    if near := close_to(folder.name, runs, 0.7):
         return f"did you mean the run `{near[0]}`?"
     return "give a run's name or a folder; a model of the Hub is a folder after `hf download NAME --local-dir FOLDER`"
 

@@ -89,3 +89,13 @@ def test_the_scheme_of_tags_is_found_before_anything_is_trained(
             finetune_recipe("tag", [*files, *given])
     else:
         assert train_section(finetune_recipe("tag", [*files, *given])).data.scheme == found  # type: ignore[attr-defined]
+
+
+def test_a_name_that_a_run_of_another_model_has_is_refused_as_that(folder: Path) -> None:
+    begun = folder / "runs" / "tune"
+    (begun / "checkpoints" / "step-00000001").mkdir(parents=True)
+    (begun / "model").mkdir()
+    (begun / "model" / "config.json").write_text(json.dumps({"model_type": "reread_ernie_doc"}))
+    line = "runs/tune: this run was begun with a model of type ernie_doc, and model is of type nezha; give the new run a"
+    with pytest.raises(UserError, match=line):
+        finetune_recipe("tune.yaml", ["init=model"])
