@@ -46,7 +46,7 @@ def report_classes(settings: TaskSettings) -> None:
 
 
 def report_rare(settings: TaskSettings, counts: Mapping[str, Counter[str]]) -> None:
-    """Log a warning if the training file has few examples of a class, whose label may be mistyped, or one class alone."""
+    """Warn if the training file has few examples of a class, whose label may be mistyped, or one class alone."""
     there = [name for name, count in counts.get("train", Counter()).items() if count]
     if len(there) == 1 and settings.label_form == "one":
         log.warning(

@@ -260,8 +260,8 @@ def _start(train: dict[str, Any], run: Path, pretraining: Recipe | None) -> tupl
     if has_checkpoints(run) and ((own := RunFile.MODEL.of(run)) / "config.json").exists():
         if (folder / "config.json").exists() and (new := _type_of(folder)) != (began := _type_of(own)):
             raise UserError(
-                f"{run}: this run was begun with a model of type {began}, and {init} is of type {new}; give the new run "
-                "a name of its own with name=..."
+                f"{run}: this run was begun with a model of type {began}, and {init} is of type {new}; give the new "
+                "run a name of its own with name=..."
             )
         folder = own
     if (folder / "config.json").exists():

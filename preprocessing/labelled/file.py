@@ -218,7 +218,7 @@ class LabelledFile:
             return None
 
     def json_lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Number and object of each line that is not blank; or, in a file that is one JSON list, of each of its members."""
+        """Number and object of each line that is not blank, or of each member of a file that is one JSON list."""
         if _LIST_OF_OBJECTS.match(self.head):
             self._place = "member "
             for number, values in enumerate(self.json(), 1):

@@ -55,7 +55,11 @@ _TABLES = tuple(task for task, line in TASKS.items() if line.cells)
 _NAMED, _LABELS = tuple(NAMES), ("one", "set", "number")
 FORMATS: dict[str, LabelledFormat] = {
     "jsonl": LabelledFormat(
-        tuple(TASKS), read_jsonl, "a JSON object a line, or a list of them, with the fields of the task's example", (), _LABELS
+        tuple(TASKS),
+        read_jsonl,
+        "a JSON object a line, or a list of them, with the fields of the task's example",
+        (),
+        _LABELS,
     ),
     "tsv": LabelledFormat(_TABLES, read_tsv, "a header, then texts and labels between tabs, unquoted", _NAMED, _LABELS),
     "csv": LabelledFormat(_TABLES, read_csv, "a header, then texts and labels between commas", _NAMED, _LABELS),

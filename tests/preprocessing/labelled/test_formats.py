@@ -457,7 +457,7 @@ def test_lines_of_squad_by_hugging_face_datasets_are_read(tmp_path: Path) -> Non
     ("task", "line", "message"),
     [
         ("answer", {"text": "a b", "question": "?", "answers": "b"}, 'answers: a list of {"start": .., "text": ..}'),
-        ("choose", {"text": "a", "question": "?", "options": ["x", "y"], "label": "B"}, "label: the number of the right"),
+        ("choose", {"text": "a", "question": "?", "options": ["x", "y"], "label": "B"}, "label: the number of the"),
     ],
 )
 def test_a_label_in_another_form_is_told_the_form(tmp_path: Path, task: str, line: Any, message: str) -> None:

@@ -91,7 +91,7 @@ class TagSettings(TaskSettings):
             return [*scheme, f"task.split: raw text is split into {self.split}, like the tokens of task.train"]
         return [
             *scheme,
-            "task.split: raw text cannot be tagged, since the tokens of task.train are neither characters nor words"
+            "task.split: raw text cannot be tagged, since the tokens of task.train are neither characters nor words",
         ]
 
 
