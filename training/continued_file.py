@@ -7,7 +7,7 @@ from glob import escape
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from reread.preprocessing.errors import writing
+from reread.preprocessing.errors import UserError, writing
 from reread.preprocessing.files import sync_folder, unfinished
 
 
@@ -26,7 +26,10 @@ def continued_file(output: Path, key: str, part: int) -> Iterator[Continued]:
     with other keys is removed. Raises `UserError` if it cannot be written.
     """
     path = unfinished(output.with_name(f"{output.name}.{key}"))
+    if output.is_dir():
+        raise UserError(f"{output}: is a folder; give the name of a file")
     with writing(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
         for other in output.parent.glob(unfinished(Path(f"{escape(output.name)}.*")).name):
             if other != path:
                 other.unlink(missing_ok=True)

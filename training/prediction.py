@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from reread.preprocessing.errors import UserError, first_line
+from reread.preprocessing.errors import UserError, close_to, first_line
 from reread.preprocessing.input.fields import json_type
 from reread.preprocessing.labelled.examples import Example
 from reread.training.assembly import Resolved, resolve, to_device
@@ -33,7 +33,7 @@ from reread.training.objectives.task import TaskObjective
 from reread.training.parallel.mesh import Mesh
 from reread.training.parallel.rendezvous import close_mesh, init_mesh
 from reread.training.run.auto import settings_of_run
-from reread.training.run.files import RunFile
+from reread.training.run.files import RUNS, RunFile
 from reread.training.run.model import read_run_model
 from reread.training.run.restore import restore_model
 from reread.training.run.threads import use_threads
@@ -135,6 +135,8 @@ def described(folder: Path) -> tuple[dict[str, Any], ModelSpec | None, list[str]
     path = folder / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{folder}: neither a run nor an exported model; {_where_models_are(folder)}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{folder}: neither a run nor an exported model ({error})") from None
     if not isinstance(config, dict):
@@ -146,6 +148,16 @@ def described(folder: Path) -> tuple[dict[str, Any], ModelSpec | None, list[str]
     spec = model_spec(name) if name in MODELS else None
     head = (config.get("architectures") or [""])[0]
     return config, spec, [kind for kind, one in (spec.heads.items() if spec else ()) if one.__name__ == head]
+
+
+def _where_models_are(folder: Path) -> str:
+    """The way out for a path at which no model is."""
+    if folder.exists():
+        return "it holds no recipe.yaml and no config.json, so give another folder"
+    runs = sorted(path.name for path in RUNS.glob("*") if RunFile.RECIPE.of(path).exists())
+    if near := close_to(folder.name, runs, 0.7):
+        return f"did you mean the run `{near[0]}`?"
+    return "give a run's name or a folder; a model of the Hub is a folder after `hf download NAME --local-dir FOLDER`"
 
 
 def _task_without(path: Path, config: dict[str, Any], kind: str, spec: ModelSpec) -> dict[str, Any]:

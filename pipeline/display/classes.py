@@ -46,7 +46,15 @@ def report_classes(settings: TaskSettings) -> None:
 
 
 def report_rare(settings: TaskSettings, counts: Mapping[str, Counter[str]]) -> None:
-    """Log a warning if the training file has few examples of a class, whose label may be mistyped."""
+    """Warn if the training file has few examples of a class, whose label may be mistyped, or one class alone."""
+    there = [name for name, count in counts.get("train", Counter()).items() if count]
+    if len(there) == 1 and settings.label_form == "one":
+        log.warning(
+            "task.train: all %s have the label `%s`, from which nothing can be learned; is that the column of labels "
+            "(task.columns.label), or is the file sorted by label and cut?",
+            unit_of(settings),
+            there[0],
+        )
     rare = [name for name, count in reversed(counts.get("train", Counter()).most_common()) if count < FEW]
     if rare:
         train = counts["train"]

@@ -44,6 +44,16 @@ def run_command(arguments: Iterable[str]) -> None:
         raise UserError(last or f"`reread {command[2]}` ended with status {status}; the lines above say why")
 
 
+def path_of(given: Any, what: str) -> Path:
+    """The path of a run, or of the folder of a model. Raises `UserError` for what is none; `what` it was given for."""
+    if not isinstance(given, str | Path) or not str(given):
+        raise UserError(
+            f"{what}: {given!r} is a {type(given).__name__}; give the name or folder of a run (of a Run its `folder`), "
+            "or the folder of a model"
+        )
+    return Path(given)
+
+
 def overrides_of(values: Mapping[str, Any], section: str = "") -> list[str]:
     """Nested values as the overrides of a command: {"data": {"corpus": "c"}} -> ["data.corpus=c"].
 

@@ -68,6 +68,8 @@ def open_corpus(
     ids, flags = corpus.document(0)
     ```
     """
+    if split not in ("train", "validation"):
+        raise UserError(f"reread.open_corpus: split: `{split}`; it is train or validation")
     settings = RowSettings.parse({"kind": "rows", "corpus": str(location), "cache": cache}, "reread.open_corpus")
     (corpus,) = open_corpora(settings, split)
     if corpus is None:

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
+from reread.pipeline.library.command import path_of
 from reread.pipeline.recipe.load import recipe_of
 from reread.pipeline.recipe.schema import train_section
-from reread.preprocessing.errors import UserError
+from reread.preprocessing.errors import UserError, first_line
 from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.read import examples_in
 from reread.training.assembly import resolve, resolved_with
@@ -42,6 +43,8 @@ log = logging.getLogger("reread")
 
 READ_BY = ("pooling", "sequence_length", "step", "longest", "predict", "retrospective")
 """Settings of `task` by which a model that learned vectors makes them."""
+LEARNED = ("kind", "labels", "frame", "tokenizer")
+"""Settings of `task` that `predict` cannot change."""
 LONGEST_WINDOW = 512
 """Tokens of a window of `embed` where positions do not end."""
 
@@ -59,8 +62,8 @@ def load(model: str | Path, *, step: int | None = None, device: str | None = Non
     print(reader.predict("房间很干净，服务也好。"))
     ```
     """
-    folder = find_run(Path(model))
-    put = torch.device(device or local_device())
+    folder = find_run(path_of(model, "reread.load"))
+    put = _device(device or local_device())
     if RunFile.RECIPE.of(folder).exists():
         settings = settings_of_run(train_section(recipe_of(folder, step=step)), folder)
         kept = read_run_model(folder, settings)
@@ -78,6 +81,17 @@ def load(model: str | Path, *, step: int | None = None, device: str | None = Non
     settled = resolve(task, 1, folder).config if task else model_config(spec, {}, 1, folder)  # a head has its labels
     weights = exported_model(spec.heads[learned], settled, folder)
     return Reader(folder, weights.to(put), spec, learned, folder, task)  # type: ignore[arg-type]
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        raise UserError(
+            f"reread.load: device: {name!r} cannot be used here ({first_line(error)}); cpu can, or leave it out"
+        ) from None
+    return device
 
 
 def _is_task(spec: ModelSpec, heads: Sequence[str]) -> bool:
@@ -134,6 +148,12 @@ class Reader:
                 "`reread finetune`" + (", or use fill" if self._fills else "")
             )
         values = self._task.model_dump(mode="json")
+        for name in LEARNED:
+            if (given := task.get(name, values["data"][name])) != values["data"][name]:
+                raise UserError(
+                    f"{self.folder}: {name}: the model has learned with {values['data'][name]!r}, not {given!r}; leave "
+                    "this setting out"
+                )
         values |= {"global_batch": batch_size, "micro_batch": batch_size}
         values["data"] |= {"columns": {}, "format": None, "train": "text", **task}
         settings = TrainSettings.parse(values, str(self.folder))
@@ -221,8 +241,13 @@ class Reader:
     def fill(self, text: str, *, top: int = 5) -> Fill:
         """The `top` likeliest tokens for the first [MASK] of a text with their probabilities.
 
-        Raises `UserError` for a model without the head of masked words, and for a text without [MASK].
+        Raises `UserError` for a model without the head of masked words, for a text without [MASK], and for a `top`
+        below 1.
         """
+        if not isinstance(text, str):
+            raise UserError(f"fill: {text!r} is a {type(text).__name__}; give one text with [MASK]")
+        if not isinstance(top, int) or top < 1:
+            raise UserError(f"fill: top: {top!r} is no whole number from 1 on")
         if not self._fills:
             raise UserError(f"{self.folder}: has the head of {self.objective}, which fills in no [MASK]")
         return next(fill_masks(self.model, self.tokenizer, [text], top))[1]

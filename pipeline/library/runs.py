@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reread.pipeline.display.grid import read_grid
-from reread.pipeline.library.command import overrides_of, run_command
+from reread.pipeline.library.command import overrides_of, path_of, run_command
 from reread.pipeline.recipe.continuation import training_recipe
 from reread.pipeline.recipe.load import recipe_of
 from reread.pipeline.recipe.repeats import folds_of, seeds_of
@@ -24,7 +24,7 @@ class Run:
 
     def __init__(self, folder: str | Path) -> None:
         """Raises `UserError` if there is no such run."""
-        self.folder = find_run(Path(folder))
+        self.folder = find_run(path_of(folder, "reread.Run"))
         recipe_of(self.folder)
 
     def __repr__(self) -> str:
@@ -106,7 +106,7 @@ def finetune(recipe: str | Path, init: str | Path, *, task: Mapping[str, Any], *
     runs = reread.finetune("classify", "runs/nezha-small", task={"train": "train.tsv", "dev": "dev.tsv"})
     ```
     """
-    overrides = overrides_of({"init": Path(init), "task": task, **settings})
+    overrides = overrides_of({"init": path_of(init, "init"), "task": task, **settings})
     run_command(["finetune", str(recipe), *overrides])
     made = finetune_recipe(str(recipe), overrides)
     folds = folds_of(made, overrides)

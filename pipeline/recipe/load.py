@@ -212,15 +212,18 @@ def recipe_of(run: Path, overrides: Sequence[str] = (), step: int | None = None)
 
 
 def override_learned(values: dict[str, Any], overrides: Sequence[str]) -> None:
-    """`apply_overrides` to the recipe of a model that has learned. Raises `UserError` if its labels would change."""
-    learned = _labels(values)
+    """`apply_overrides` to the recipe of a model that has learned. Raises `UserError` if its labels, or what stands
+    around its texts, would change."""
+    learned = {name: _of_task(values, name) for name in ("labels", "frame")}
     apply_overrides(values, list(overrides), "train")
-    if learned and fine_tunes(values) and _labels(values) != learned:
-        raise UserError(f"task.labels: the model has learned {', '.join(map(str, learned))}; leave this setting out")
+    for name, value in learned.items():
+        if value not in (None, []) and fine_tunes(values) and _of_task(values, name) != value:
+            shown = ", ".join(map(str, value)) if isinstance(value, list) else repr(value)
+            raise UserError(f"task.{name}: the model has learned {shown}; leave this setting out")
 
 
-def _labels(values: Any) -> Any:
-    """`train.data.labels`; None if there are none."""
-    for key in ("train", "data", "labels"):
+def _of_task(values: Any, name: str) -> Any:
+    """`train.data.NAME`; None if there is none."""
+    for key in ("train", "data", name):
         values = values.get(key) if isinstance(values, dict) else None
     return values

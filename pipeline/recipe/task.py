@@ -256,8 +256,13 @@ def _start(train: dict[str, Any], run: Path, pretraining: Recipe | None) -> tupl
     if pretraining is not None or RunFile.CHECKPOINTS.of(init).exists():
         folder = next((one for one in (RunFile.MODEL.of(init), RunFile.EXPORT.of(init)) if one.exists()), init)
         init = RunFile.EXPORT.of(init)
-    if has_checkpoints(run) and (RunFile.MODEL.of(run) / "config.json").exists():
-        folder = RunFile.MODEL.of(run)
+    if has_checkpoints(run) and ((own := RunFile.MODEL.of(run)) / "config.json").exists():
+        if (folder / "config.json").exists() and (new := _type_of(folder)) != (began := _type_of(own)):
+            raise UserError(
+                f"{run}: this run was begun with a model of type {began}, and {init} is of type {new}; give the new "
+                "run a name of its own with name=..."
+            )
+        folder = own
     if (folder / "config.json").exists():
         return init, folder
     if pretraining is None:

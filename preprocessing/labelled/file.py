@@ -5,6 +5,7 @@ import json
 import lzma
 import math
 import os
+import re
 import sys
 import tarfile
 import zlib
@@ -40,6 +41,7 @@ _VALUES = 8
 """The values of a JSON file may take `_ROOM` bytes and this many per character; usually they take twice as many as
 its characters."""
 _MOST_MISTAKES = 100_000
+_LIST_OF_OBJECTS = re.compile(rb"\s*\[\s*\{")
 _BLANKS = " \t\n\r\v\f"
 _LONGEST_MARK = max(len(mark) for mark, _ in BOMS)
 _PIECE = 1 << 20
@@ -68,6 +70,8 @@ class LabelledFile:
     """One line each, with file and position."""
     misplaced: dict[str, str] = field(default_factory=dict)
     """The location of each example with a misplaced answer or phrase -> a line on the first of them."""
+    _place: str = ""
+    """What a number of `location` counts, where that is not lines."""
     _left: float = math.inf
     """Bytes that a compressed file may still take."""
 
@@ -76,7 +80,9 @@ class LabelledFile:
         return "standard input" if self.path == STANDARD_INPUT else str(self.path)
 
     def location(self, position: str | int) -> str:
-        """`FILE:12` for a line, `FILE: article 12` for another position."""
+        """`FILE:12` for a line, `FILE: article 12` for another position, `FILE: member 12` in a JSON list."""
+        if isinstance(position, int) and self._place:
+            position = f"{self._place}{position}"
         return f"{self.name}:{position}" if isinstance(position, int) else f"{self.name}: {position}"
 
     def mistake(self, location: str, reason: str) -> None:
@@ -212,7 +218,15 @@ class LabelledFile:
             return None
 
     def json_lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Number and object of each line that is not blank."""
+        """Number and object of each line that is not blank, or of each member of a file that is one JSON list."""
+        if _LIST_OF_OBJECTS.match(self.head):
+            self._place = "member "
+            for number, values in enumerate(self.json(), 1):
+                if isinstance(values, dict):
+                    yield number, values
+                else:
+                    self.mistake(self.location(number), f"{json_type(values)}; each member has to be one object")
+            return
         for number, cells in self.visible_rows():
             try:
                 values = self._loads(cells.pop(), _ROOM)

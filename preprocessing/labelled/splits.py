@@ -55,12 +55,12 @@ def check_labels(known: Sequence[str], examples: Sequence[Example], stated: bool
         return
     location = summary.first[name]
     count = f" ({counts[name]:,} times)" if counts[name] > 1 else ""
-    near = f"did you mean `{close[0]}`? " if (close := close_to(name, known)) else ""
+    near = f"did you mean `{close[0]}`? Correct" if (close := close_to(name, known)) else "correct"
     if stated:
-        why = f"is none of task.labels; {near}Correct it, add it there,"
+        why = f"is none of task.labels; {near} it, add it there,"
     else:
         why = (
-            f"is in no training example, so it cannot be learnt; {near}Correct it, add training examples, state the "
+            f"is in no training example, so it cannot be learnt; {near} it, add training examples, state the "
             f"classes by {stated_labels(known)}, which refuses others,"
         )
     raise UserError(f"{location}: label `{name}`{count} {why} or leave such examples out by `task.wrong=skip`")

@@ -207,6 +207,27 @@ def test_a_start_from_a_vocab_txt_with_odd_tokens_fits_the_corpus_made_with_it(s
         check_vocabulary(tmp_path / "init", tmp_path / "corpus")
 
 
+@pytest.mark.parametrize(
+    ("classes", "kept"),
+    [(["neg", "pos"], True), (["pos", "neg"], False), (["bad", "good"], False), (["neg", "pos", "none"], False)],
+)
+@pytest.mark.parametrize("name", ["nezha", "roberta"])
+def test_a_head_of_other_classes_begins_at_random(tmp_path: Path, caplog, name, classes, kept) -> None:
+    spec, folder = model_spec(name), tmp_path / "start"
+    head, last = spec.heads["classify"], "classifier" if name == "nezha" else "classifier.out_proj"
+    learned = spec.config(**TINY, id2label={0: "neg", 1: "pos"})
+    write_huggingface(folder, head(learned), None, "")
+    config = model_config(spec, {}, 50, folder)
+    config.id2label = dict(enumerate(classes))
+    with caplog.at_level("INFO", "reread"):
+        found = dict(build_model(head, config, folder, 0).named_parameters())
+    weights = load_file(folder / "model.safetensors")
+    same = {one for one in weights if found[one].shape == weights[one].shape and torch.equal(found[one], weights[one])}
+    assert (f"{last}.weight" in same) == kept and weights.keys() - same <= {f"{last}.weight", f"{last}.bias"}
+    told = f"{folder} has learned other classes (neg, pos): {last}.bias, {last}.weight begin at random"
+    assert (told in caplog.messages) == (not kept)
+
+
 def test_transformers_prints_no_report_before_our_line(tmp_path: Path, capfd, caplog) -> None:
     folder = tmp_path / "start"
     write_huggingface(folder, NEZHA.converted(NEZHA.config(**TINY)), None, "")

@@ -475,6 +475,16 @@ def test_labels_that_the_model_has_not_learned_are_refused(labels: str, tagger: 
     with pytest.raises(UserError, match=r"task\.labels: the model has learned O, B-p, I-p; leave this setting out"):
         predictions(tagger, file, f"task.labels={labels}", "task.format=jsonl")
     assert predictions(tagger, file, "task.labels=[O,B-p,I-p]", "task.format=jsonl")
+    with pytest.raises(UserError, match=r"task\.frame: the model has learned ''; leave this setting out"):
+        predictions(tagger, file, "task.frame=segments", "task.format=jsonl")
+
+
+def test_predictions_are_written_to_a_new_folder_and_not_over_one(tagger: Path, tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "new.jsonl", [{"text": "a b"}])
+    predict(tagger, file, ["task.format=jsonl"], tmp_path / "new" / "out.jsonl", None)
+    assert (tmp_path / "new" / "out.jsonl").read_text(encoding="utf-8").count("\n") == 1
+    with pytest.raises(UserError, match="new: is a folder; give the name of a file"):
+        predict(tagger, file, ["task.format=jsonl"], tmp_path / "new", None)
 
 
 def test_echo_writes_what_was_read_beside_the_prediction(tagger: Path, tmp_path: Path) -> None:

@@ -109,6 +109,8 @@ def build_model(
     Each row of `new_rows` whose token `init` lacks begins as the mean of the rows that are named with it, in the
     embedding of tokens and in the head that predicts them.
 
+    Where the head of `init` tells other classes apart, what it has for each class begins at random.
+
     Raises `UserError` for a configuration that contradicts itself, and if `init` does not fit; only heads may be
     missing in it.
     """
@@ -119,6 +121,7 @@ def build_model(
     if init is None:
         return _random(head, config)
     try:
+        weights = _without_other_classes(head, config, init, weights)
         with _without_reports():
             # Give the tensors, not the folder, in which some versions of transformers also look for code to run.
             model, found = cast(Any, head).from_pretrained(
@@ -159,6 +162,31 @@ def build_model(
     notes = "".join(f"; {what}: {', '.join(names)}" for what, names in parts.items() if names)
     log.info("starting from the weights in %s%s", init, notes)
     return model.float()  # transformers 5 keeps the type of the file
+
+
+def _without_other_classes(
+    head: type[PreTrainedModel], config: PretrainedConfig, init: Path, weights: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """`weights` without those of the head that have a row for each class, if `init` has other classes or another order
+    of them. Classes without names, as in transformers' own models, are others only if they are more or fewer."""
+    there, here = _classes(_json_of(init).get("id2label")), _classes(config.id2label)
+    if there == here or (len(there) == len(here) and all(name.startswith("LABEL_") for name in there)):
+        return weights
+    with torch.device("meta"):
+        model = head(config)
+    body = {id(one) for one in model.base_model.parameters()}
+    own = {name for name, one in model.named_parameters() if id(one) not in body}
+    other = sorted(name for name in own & weights.keys() if weights[name].ndim and len(weights[name]) == len(there))
+    if other:
+        log.info("%s has learned other classes (%s): %s begin at random", init, _some(there), ", ".join(other))
+    return {name: tensor for name, tensor in weights.items() if name not in other}
+
+
+def _classes(names: Any) -> list[str]:
+    """The classes of a configuration's `id2label` in the order of their numbers; two without names if it has none."""
+    if not isinstance(names, dict) or not names or not all(str(number).isdecimal() for number in names):
+        return ["LABEL_0", "LABEL_1"]
+    return [str(names[number]) for number in sorted(names, key=int)]
 
 
 def _without_grown(

@@ -30,9 +30,9 @@ class Rules(NamedTuple):
 
 
 def rules_of(labels: Sequence[str]) -> Rules:
-    """The rules of BIO, or of BIOES if a tag begins with E- or S-; everything is allowed if a label is of neither."""
-    letters, types = [label[:1] for label in labels], [label[2:] for label in labels]
-    if not all(label == "O" or (label[:1] in "BIES" and label[1:2] == "-" and label[2:]) for label in labels):
+    """The rules of BIO, or of BIOES (BMES) if a tag begins with E- or S-; all is allowed if a label is of neither."""
+    letters, types = [label[:1].replace("M", "I") for label in labels], [label[2:] for label in labels]
+    if not all(label == "O" or (label[:1] in "BIMES" and label[1:2] == "-" and label[2:]) for label in labels):
         free = torch.ones(len(labels), dtype=torch.bool)
         return Rules(free, free.expand(len(labels), -1), free)
     is_open = torch.tensor([letter in "BI" for letter in letters])

@@ -196,18 +196,18 @@ class TaskHead(PreTrainedModel):
         """The logits for the encoder's arguments, of which None are not given, and its other outputs.
 
         `options` rows, one after the other, belong to a question. Of a text in windows only `mems` are returned beside
-        the logits, those behind its last window."""
+        the logits, those behind its last window; none with `use_cache` false."""
         given = {name: value for name, value in rows.items() if value is not None}
+        remembers = given.pop("use_cache", True)
         ids, reading = given.get("input_ids"), getattr(self.config, "reading", None)
         if reading and ids is not None and ids.shape[1] > reading["length"]:
             windows = self.windows(ids, given.get("attention_mask"), reading, options)
             logits, mems = self.walk(windows, given, reading["retrospective"])
-            return self.whole(windows, logits, ids.shape[1], reading["predict"], options), {"mems": mems}
+            others = {"mems": mems} if remembers else {}
+            return self.whole(windows, logits, ids.shape[1], reading["predict"], options), others
         encoded = self.encode(given)
-        others = ("mems", "hidden_states", "attentions")
-        return self.logits(encoded, given.get("attention_mask")), {
-            name: getattr(encoded, name, None) for name in others
-        }
+        names = ("mems", "hidden_states", "attentions") if remembers else ("hidden_states", "attentions")
+        return self.logits(encoded, given.get("attention_mask")), {name: getattr(encoded, name, None) for name in names}
 
     def windows(self, ids: Tensor, mask: Tensor | None, reading: Mapping[str, Any], options: int) -> list[Windows]:
         """The windows of each row of ids [B, L]. The options of a question are cut at the same tokens.
@@ -279,15 +279,17 @@ class TaskHead(PreTrainedModel):
         word_starts: Tensor | None = None,
         characters: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
         """As the encoder, which raises TypeError for token types, memory or characters that it does not know; with
-        logits, and the loss if `labels` are given. Classes: logits [B, K], labels by `ForSequenceClassification.loss`.
-        Tags: [B, L, K], labels [B, L], -100 where there is none. Options: inputs [B, K, L], logits [B, K], labels [B].
-        Key phrases: logits and labels [B, L, K]; they and `ForCoreference`, whose output is its own, alone take
-        word_starts [B, L], 1 where a word begins.
+        logits, and the loss if `labels` are given. With `use_cache` false no `mems` are returned, as
+        transformers' pipeline for classes asks, which would take them apart by rows. Classes: logits [B, K], labels by
+        `ForSequenceClassification.loss`. Tags: [B, L, K], labels [B, L], -100 where there is none. Options: inputs
+        [B, K, L], logits [B, K], labels [B]. Key phrases: logits and labels [B, L, K]; they and `ForCoreference`, whose
+        output is its own, alone take word_starts [B, L], 1 where a word begins.
         """
         rows = {
             "input_ids": input_ids,
@@ -297,6 +299,7 @@ class TaskHead(PreTrainedModel):
             "word_starts": word_starts,
             "characters": characters,
             "inputs_embeds": inputs_embeds,
+            "use_cache": use_cache,
             "output_attentions": output_attentions,
             "output_hidden_states": output_hidden_states,
         }

@@ -65,7 +65,10 @@ class KnownEntities:
         shortest: int = 2,
     ) -> None:
         types: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+        self._inside = "I"
         for tokens, tags in texts:
+            if any(tag is not None and tag.startswith("M-") for tag in tags):
+                self._inside = "M"
             for type_, start, end in entities(tags, scheme):
                 if end - start >= shortest:
                     types[tuple(tokens[start:end])][type_] += 1
@@ -95,7 +98,7 @@ class KnownEntities:
         if self.scheme == "BIO":
             letters = "B" + "I" * (length - 1)
         else:
-            letters = "S" if length == 1 else "B" + "I" * (length - 2) + "E"
+            letters = "S" if length == 1 else "B" + self._inside * (length - 2) + "E"
         return [f"{letter}-{type_}" for letter in letters]
 
 

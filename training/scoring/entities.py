@@ -9,7 +9,7 @@ type, and in BIOES must end with E- or S- (seqeval's mode="strict"). `conlleval`
 entity before it starts a new one, whatever its letter (conlleval.pl, and seqeval by default).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -37,6 +37,11 @@ class EntityScores(NamedTuple):
     f1: float
 
 
+def scheme_of(tags: Iterable[str]) -> Scheme:
+    """The scheme of the tags that occur in the training data. Raises `UserError` for a tag of neither scheme."""
+    return "BIOES" if {_split(tag)[0] for tag in tags} & {"E", "S"} else "BIO"
+
+
 def entities(tags: Tags, scheme: Scheme = "BIO", rules: Rules = "strict") -> list[Entity]:
     """The entities of one tag sequence, in order. Raises `UserError` for a tag that is not of the scheme."""
     found: list[Entity] = []
@@ -44,7 +49,7 @@ def entities(tags: Tags, scheme: Scheme = "BIO", rules: Rules = "strict") -> lis
     for position, tag in enumerate(tags):
         letter, name = _split(tag)
         if scheme == "BIO" and letter in "ES":
-            raise UserError(f"tag `{tag}` is not of the scheme BIO; with such tags the scheme is BIOES")
+            raise UserError(f"tag `{tag}` is not of the scheme BIO; set task.scheme=BIOES")
         if start >= 0 and (letter not in "IE" or name != type_):
             if scheme == "BIO" or rules == "conlleval":
                 found.append(Entity(type_, start, position))
@@ -115,10 +120,10 @@ def _sequences(gold: Mapping[str, Tags], predicted: Mapping[str, Tags]) -> list[
 
 @lru_cache(maxsize=4096)
 def _split(tag: str | None) -> tuple[str, str]:
-    """The letter and the type of a tag; ("O", "") for O and for a missing tag."""
+    """The letter and the type of a tag, I for the M of BMES; ("O", "") for O and for a missing tag."""
     if tag is None or tag == "O":
         return "O", ""
     letter, dash, name = tag.partition("-")
-    if letter not in ("B", "I", "E", "S") or not dash or not name:
-        raise UserError(f"tag `{tag}` is neither O nor a type after B-, I-, E- or S-")
-    return letter, name
+    if letter not in ("B", "I", "M", "E", "S") or not dash or not name:
+        raise UserError(f"tag `{tag}` is neither O nor a type after B-, I- or M-, E- or S-, such as B-PER; rewrite it")
+    return letter.replace("M", "I"), name

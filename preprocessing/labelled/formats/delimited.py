@@ -52,6 +52,7 @@ def _lines(source: LabelledFile, rows: Iterator[tuple[int, list[str]]]) -> Itera
 def _header(source: LabelledFile, rows: Iterator[tuple[int, list[str]]]) -> tuple[Columns, list[str]]:
     model = TASKS[source.task]
     first, header = next(rows, (1, [""]))
+    header = [name.strip() for name in header]
     if source.mistakes:
         raise UserError(source.mistakes[0])
     if len(set(header)) < len(header):

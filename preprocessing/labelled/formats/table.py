@@ -55,7 +55,11 @@ _TABLES = tuple(task for task, line in TASKS.items() if line.cells)
 _NAMED, _LABELS = tuple(NAMES), ("one", "set", "number")
 FORMATS: dict[str, LabelledFormat] = {
     "jsonl": LabelledFormat(
-        tuple(TASKS), read_jsonl, "a JSON object a line with the fields of the task's example", (), _LABELS
+        tuple(TASKS),
+        read_jsonl,
+        "a JSON object a line, or a list of them, with the fields of the task's example",
+        (),
+        _LABELS,
     ),
     "tsv": LabelledFormat(_TABLES, read_tsv, "a header, then texts and labels between tabs, unquoted", _NAMED, _LABELS),
     "csv": LabelledFormat(_TABLES, read_csv, "a header, then texts and labels between commas", _NAMED, _LABELS),
@@ -164,7 +168,9 @@ def recognise(source: LabelledFile) -> tuple[str, str]:
     if head.startswith(b"{"):
         return _recognise_object(source, head)
     if head.startswith(b"["):
-        return _recognise_list(head), "JSON that begins with a list"
+        return _recognise_list(source, head)
+    if not head:
+        raise UserError(f"{source.name}: is empty; give a file with examples")
     return _recognise_lines(source, head)
 
 
@@ -179,10 +185,17 @@ def _recognise_lines(source: LabelledFile, head: bytes) -> tuple[str, str]:
     raise UserError(f"{source.name}: of no known format; name it by `task.format` ({known})")
 
 
-def _recognise_list(head: bytes) -> str:
+def _recognise_list(source: LabelledFile, head: bytes) -> tuple[str, str]:
+    if not head[1:].lstrip().startswith(b"{"):
+        return "c3", "JSON that begins with a list"
     fields = {b'"candidates"': "wikihop", b'"supports"': "wikihop", b'"context"': "hotpotqa"}
     of_objects = (format for field, format in fields.items() if field in head)
-    return next(of_objects, "c3") if head[1:].lstrip().startswith(b"{") else "c3"
+    found = next((format for format in of_objects if source.task in FORMATS[format].tasks), None)
+    if found:
+        return found, "JSON that begins with a list"
+    first = next((values for _, values in source.json_lines()), {})
+    source.mistakes.clear()  # the reader describes them
+    return _recognise_fields(source, set(first), "the first member of its list")
 
 
 _OBJECTS = {"squad": ("data", "paragraphs"), "triviaqa": ("Data", "QuestionId"), "cmrc2019": ("data", "context_id")}
@@ -199,13 +212,17 @@ def _recognise_object(source: LabelledFile, head: bytes) -> tuple[str, str]:
     except (ValueError, RecursionError, StopIteration):  # the reader describes the mistake
         fields = set()
     del source.mistakes[known:]
+    return _recognise_fields(source, fields, "its first line")
+
+
+def _recognise_fields(source: LabelledFile, fields: set[str], where: str) -> tuple[str, str]:
     for wanted, format in _FIELDS.items():
         if fields >= {*wanted} and source.task in FORMATS[format].tasks:
-            return format, f"its first line has the fields {', '.join(wanted[:-1])} and {wanted[-1]}"
+            return format, f"{where} has the fields {', '.join(wanted[:-1])} and {wanted[-1]}"
     if source.task == "generate" and "article_text" in fields:
-        return "arxiv", "its first line has the field article_text"
+        return "arxiv", f"{where} has the field article_text"
     found = sorted(fields & {*NAMES["text"], *Columns(source.columns, source.join).roots(fields)})
     # With our own name of the text it is our own format, in which a misspelt field is an error.
     if source.task == "classify" and found and ("text" not in fields or source.columns):
-        return "clue", f"its first line has the field {found[0]}"
-    return "jsonl", "its first line is a JSON object"
+        return "clue", f"{where} has the field {found[0]}"
+    return "jsonl", f"{where} is a JSON object"

@@ -1,9 +1,11 @@
 """`answer`: a question about a text, answered by spans of the text."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
-from typing import Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+from pydantic import BeforeValidator
 
 from reread.preprocessing.labelled.examples import ADDED, Example, Notes
 from reread.preprocessing.labelled.file import LabelledFile
@@ -121,10 +123,23 @@ class _AnswerSpan(Settings):
     text: str
 
 
+def _spans(answers: Any) -> Any:
+    """`datasets` of Hugging Face writes the answers of SQuAD as two lists."""
+    if isinstance(answers, dict) and answers.keys() == {"text", "answer_start"}:
+        texts, starts = answers["text"], answers["answer_start"]
+        if isinstance(texts, list) and isinstance(starts, list) and len(texts) == len(starts):
+            return [{"start": start, "text": text} for start, text in zip(starts, texts, strict=True)]
+    if not isinstance(answers, list | tuple | None):
+        raise ValueError('a list of {"start": .., "text": ..}, character and text of each')
+    return answers
+
+
 class AnswerLine(TaskLine):
+    names: ClassVar[Mapping[str, tuple[str, ...]]] = {"text": ("context",)}
+
     text: str
     question: str | None = None
-    answers: tuple[_AnswerSpan, ...] | None = None
+    answers: Annotated[tuple[_AnswerSpan, ...] | None, BeforeValidator(_spans)] = None
     question_id: str | int | None = None
     paragraphs: tuple[tuple[int, ...], ...] = ()
     evidence: tuple[tuple[int, int], ...] | None = None

@@ -3,6 +3,9 @@
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from reread.preprocessing.labelled.examples import ADDED, Example
 from reread.preprocessing.labelled.file import LabelledFile
@@ -69,11 +72,17 @@ class ChooseExample(Example):
         return None
 
 
+def _number(label: Any) -> Any:
+    if isinstance(label, str) and not label.strip().isdecimal():
+        raise ValueError("the number of the right option, counted from 0, and not its letter or its text")
+    return label
+
+
 class ChooseLine(TaskLine):
     text: str
     question: str | None = None
     options: tuple[str, ...] | None = None
-    label: int | None = None
+    label: Annotated[int | None, BeforeValidator(_number)] = None
     group: str | None = None
     starts: tuple[int, ...] = ()
 

@@ -170,3 +170,5 @@ def test_a_corpus_is_opened_by_its_folder_and_as_an_object(sample_corpus: Path, 
         reread.open_corpus(tmp_path / "none")
     with pytest.raises(UserError, match="cache"):
         reread.open_corpus("s3://bucket/corpus")
+    with pytest.raises(UserError, match="split: `dev`; it is train or validation"):
+        reread.open_corpus(sample_corpus, split="dev")

@@ -67,6 +67,10 @@ def test_a_pretrained_model_fills_in_and_says_what_it_lacks(first: Path) -> None
         reader.predict("渡口")
     with pytest.raises(UserError, match=r"no \[MASK\]"):
         reader.fill("渡口")
+    with pytest.raises(UserError, match="is a list; give one text"):
+        reader.fill(["渡口[MASK]"])  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="top: -2 is no whole number from 1 on"):
+        reader.fill("渡口[MASK]", top=-2)
     with pytest.raises(UserError, match=r"head of classify, which fills in no \[MASK\]"):
         reread.load("opinion", device="cpu").fill("渡[MASK]")
     with pytest.raises(UserError, match="no step 7"):
@@ -96,6 +100,14 @@ def test_wrong_settings_and_places_are_one_line(first: Path) -> None:
         reader.predict("a", pooling="max")
     with pytest.raises(UserError, match="neither a run nor an exported model"):
         reread.load("runs/none")
+    with pytest.raises(UserError, match="did you mean the run `opinion`"):
+        reread.load("runs/opinon")
+    with pytest.raises(UserError, match="None is a NoneType; give the name or folder of a run"):
+        reread.load(None)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="device: 'gpu' cannot be used here"):
+        reread.load("opinion-export", device="gpu")
+    with pytest.raises(UserError, match="labels: the model has learned with"):
+        reader.predict("a", labels=["x", "y", "z"])
     with pytest.raises(UserError, match="one step"):
         reread.load("opinion-export", step=3)
     (first / "other").mkdir()

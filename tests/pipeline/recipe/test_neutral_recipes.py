@@ -1,6 +1,7 @@
 """What a recipe of a task takes from the model and the data at hand: the length of a window, whose scores are shown."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from reread.pipeline.display.scores import published_for
 from reread.pipeline.recipe.load import load_recipe
 from reread.pipeline.recipe.schema import Published, train_section
 from reread.pipeline.recipe.task import finetune_recipe
+from reread.preprocessing.errors import UserError
 from tests.pipeline.commands import test_finetuning
 
 folder = test_finetuning.folder  # a model and examples
@@ -64,3 +66,36 @@ def test_the_papers_scores_are_shown_where_the_data_are_theirs(counts: dict[str,
     assert published_for(own, counts) == (own.published, "")
     neutral = load_recipe("classify", given, "train")
     assert published_for(neutral.finetune, {"dev": 1200}) == ([], "")
+
+
+@pytest.mark.parametrize(
+    ("tags", "given", "found"),
+    [
+        (["B-x", "I-x", "O"], [], "BIO"),
+        (["B-x", "M-x", "E-x", "S-y"], [], "BIOES"),
+        (["B-x", "E-x"], ["task.scheme=BIO"], "train.jsonl:2: tag `E-x` is not of the scheme BIO; set task.scheme="),
+        (["O", "b-x"], [], "train.jsonl:2: tag `b-x` is neither O nor a type after"),
+        (["NN", "VB"], ["task.dev=null"], "BIO"),
+    ],
+)
+def test_the_scheme_of_tags_is_found_before_anything_is_trained(
+    tags: list[str], given: list[str], found: str, folder: Path
+) -> None:
+    lines = [json.dumps({"tokens": ["a"], "tags": [tag]}) for tag in tags]
+    (folder / "train.jsonl").write_text("\n".join(lines))
+    files = ["init=model", "task.train=train.jsonl", "task.dev=train.jsonl"]
+    if ":" in found:
+        with pytest.raises(UserError, match=re.escape(found)):
+            finetune_recipe("tag", [*files, *given])
+    else:
+        assert train_section(finetune_recipe("tag", [*files, *given])).data.scheme == found  # type: ignore[attr-defined]
+
+
+def test_a_name_that_a_run_of_another_model_has_is_refused_as_that(folder: Path) -> None:
+    begun = folder / "runs" / "tune"
+    (begun / "checkpoints" / "step-00000001").mkdir(parents=True)
+    (begun / "model").mkdir()
+    (begun / "model" / "config.json").write_text(json.dumps({"model_type": "reread_ernie_doc"}))
+    line = "runs/tune: this run was begun with a model of type ernie_doc, and model is of type nezha; give the new run"
+    with pytest.raises(UserError, match=line):
+        finetune_recipe("tune.yaml", ["init=model"])

@@ -5,6 +5,7 @@ import gzip
 import json
 import logging
 import lzma
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -423,3 +424,43 @@ def test_compressed_files_read_as_plain_ones(suffix: str, compress: Any, tmp_pat
     plain = read(write(tmp_path / "a.tsv", content))
     packed = read(write(tmp_path / f"a.tsv.{suffix}", compress(content.encode())))
     assert labelled(packed) == labelled(plain) == [("好", None, "1")]
+
+
+@pytest.mark.parametrize("name", ["text", "sentence"])
+def test_a_json_list_is_read_as_its_members_a_line_are(tmp_path: Path, name: str) -> None:
+    lines = [{name: f"a{number}", "label": str(number % 2)} for number in range(3)]
+    (tmp_path / "list.json").write_text(json.dumps(lines, indent=1))
+    (tmp_path / "lines.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    found, expected = (read_examples(tmp_path / one, "classify").examples for one in ("list.json", "lines.jsonl"))
+    assert [(one.id, one.texts, one.label) for one in found] == [(one.id, one.texts, one.label) for one in expected]
+    assert found[1].location == f"{tmp_path / 'list.json'}: member 2"
+    (tmp_path / "list.json").write_text(json.dumps([lines[0], {name: None, "label": "1"}, 3]))
+    with pytest.raises(UserError, match=r"list\.json: member 2: .*the first of 2 mistakes"):
+        read_examples(tmp_path / "list.json", "classify")
+
+
+def test_blanks_around_the_names_of_columns_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text, label\na,x\nb,y\n")
+    found = read_examples(tmp_path / "a.csv", "classify").examples
+    assert [(one.text, one.label) for one in found] == [("a", "x"), ("b", "y")]
+
+
+def test_lines_of_squad_by_hugging_face_datasets_are_read(tmp_path: Path) -> None:
+    answers = {"text": ["b", "c"], "answer_start": [2, 4]}
+    line = {"id": "1", "title": "t", "context": "a b c", "question": "?", "answers": answers}
+    (tmp_path / "a.jsonl").write_text(json.dumps(line))
+    (one,) = read_examples(tmp_path / "a.jsonl", "answer").examples
+    assert (one.text, one.answers) == ("a b c", (Answer(2, "b"), Answer(4, "c")))
+
+
+@pytest.mark.parametrize(
+    ("task", "line", "message"),
+    [
+        ("answer", {"text": "a b", "question": "?", "answers": "b"}, 'answers: a list of {"start": .., "text": ..}'),
+        ("choose", {"text": "a", "question": "?", "options": ["x", "y"], "label": "B"}, "label: the number of the"),
+    ],
+)
+def test_a_label_in_another_form_is_told_the_form(tmp_path: Path, task: str, line: Any, message: str) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps(line))
+    with pytest.raises(UserError, match=re.escape(message)):
+        read_examples(tmp_path / "a.jsonl", task)

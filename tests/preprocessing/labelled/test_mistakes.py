@@ -192,6 +192,7 @@ def test_wrong_parts_of_nested_files_cost_no_others(tmp_path: Path) -> None:
         ("a.tsv", b"", "classify", "no column for the text"),
         ("a.tsv", "text\tlabel\nx\t1\n".encode("utf-16"), "classify", "not UTF-8 but utf-16; convert it"),
         ("a.tsv.xz", lzma.compress(b"text\nx\n" * 9999)[:-20], "classify", "damaged or cut short"),
+        ("a.jsonl", b" \n", "classify", r"a\.jsonl: is empty; give a file with examples"),
         ("a.txt", b"hello", "classify", "of no known format; name it by `task.format` .*tsv: a header"),
         ("a.xml", b"<articles><article id='1'>x", "classify", "not XML"),
         ("ground-truth.xml", b"<articles/>", "classify", "give the file of the articles"),

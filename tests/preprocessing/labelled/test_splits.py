@@ -49,7 +49,7 @@ def test_a_mistyped_label_is_named_with_the_nearest_and_the_setting_that_states_
     line = str(caught.value)
     assert line.startswith("f:1: label `postive` (2 times) is in no training example") and "\n" not in line
     assert "did you mean `positive`?" in line and """'task.labels=["negative", "positive"]'""" in line
-    with pytest.raises(UserError, match=r"f:0: label `x` is none of task\.labels; Correct it, add it there, or leave"):
+    with pytest.raises(UserError, match=r"f:0: label `x` is none of task\.labels; correct it, add it there, or leave"):
         check_labels(["negative", "positive"], classify("x"), stated=True)
     many = [str(number) for number in range(1000)]
     with pytest.raises(UserError) as caught:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reread.preprocessing.errors import UserError
-from reread.training.scoring.entities import Entity, entities, entity_scores, token_accuracy, token_f1
+from reread.training.scoring.entities import Entity, entities, entity_scores, scheme_of, token_accuracy, token_f1
 
 P01, P02, P12, L12, L13, L23, P23 = (
     Entity({"P": "PER", "L": "LOC"}[name[0]], int(name[1]), int(name[2]))
@@ -81,10 +81,13 @@ def test_tags_that_were_never_predicted_are_wrong() -> None:
 def test_mistakes_are_one_line() -> None:
     with pytest.raises(UserError, match="3 tags are predicted for a text of 2 tokens"):
         token_f1({"1": ["O", "O"]}, {"1": ["O"] * 3})
-    with pytest.raises(UserError, match="tag `PER` is neither O nor a type after B-, I-, E- or S-"):
+    with pytest.raises(UserError, match="tag `PER` is neither O nor a type after B-, I- or M-, E- or S-"):
         entities(["PER"])
     with pytest.raises(UserError, match="tag `S-PER` is not of the scheme BIO"):
         entities(["S-PER"], "BIO")
+    assert scheme_of(["O", "B-X", "I-X"]) == "BIO"
+    assert scheme_of(["O", "S-X"]) == "BIOES"
+    assert entities(["B-X", "M-X", "E-X", "O", "S-Y"], "BIOES") == [("X", 0, 3), ("Y", 4, 5)]
 
 
 @st.composite

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.examples import Given, Split
+from reread.preprocessing.labelled.mapped import summary_of
 from reread.preprocessing.labelled.tasks.tag import TagExample, split_of
 from reread.training.data.batch import IGNORED, Rows
 from reread.training.data.tasks.class_weights import ClassWeights
@@ -18,7 +19,7 @@ from reread.training.data.tasks.settings import TaskSettings
 from reread.training.data.tasks.windows import Row
 from reread.training.data.tasks.words import WordsDataset
 from reread.training.scoring.baselines import KnownEntities
-from reread.training.scoring.entities import Entity, entities
+from reread.training.scoring.entities import Entity, entities, scheme_of
 
 LONGEST = 32
 """Bytes of a word that are read, as in `characters_of`."""
@@ -36,7 +37,8 @@ class TagSettings(TaskSettings):
 
     kind: Literal["tag"]
     scheme: Literal["BIO", "BIOES"] = "BIO"
-    """How tags mark the beginning of an entity."""
+    """How tags mark the beginning of an entity; BMES is BIOES, with M- for I-. Where a recipe does not say, `reread
+    finetune` finds out by the tags of the training examples."""
     crf: bool = False
     """Learn the tags of a text as a chain, a conditional random field, and predict the best chain that their scheme
     allows; false: each tag by itself."""
@@ -66,14 +68,30 @@ class TagSettings(TaskSettings):
         return self.crf
 
     def found_in(self, train: Sequence[TagExample]) -> dict[str, Any]:
-        return {"split": self.split or split_of(train)}
+        return {"split": self.split or split_of(train), "scheme": self._scheme_of(train)}
+
+    def _scheme_of(self, train: Sequence[TagExample]) -> str:
+        """The scheme of the tags. Raises `UserError` for a tag of another one, if there are texts to score."""
+        summary, found = summary_of(train), self.scheme
+        is_stated = "scheme" in self.model_fields_set
+        for tag in self.labels or summary.counts:
+            try:
+                found = scheme_of([tag]) if found == "BIO" and not is_stated else found
+                entities([tag], found)
+            except UserError as error:
+                if self.splits:
+                    raise UserError(f"{summary.first.get(tag, 'task.labels')}: {error}") from None
+                return self.scheme
+        return found
 
     @property
     def remarks(self) -> list[str]:
+        scheme = ["task.scheme: BIOES, as the tags of task.train"] * (self.scheme == "BIOES")
         if self.split:
-            return [f"task.split: raw text is split into {self.split}, like the tokens of task.train"]
+            return [*scheme, f"task.split: raw text is split into {self.split}, like the tokens of task.train"]
         return [
-            "task.split: raw text cannot be tagged, since the tokens of task.train are neither characters nor words"
+            *scheme,
+            "task.split: raw text cannot be tagged, since the tokens of task.train are neither characters nor words",
         ]
 
 
