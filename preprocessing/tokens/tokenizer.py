@@ -19,6 +19,10 @@ from reread.preprocessing.tokens.wordlevel import Words, read_words_json
 from reread.preprocessing.tokens.wordpiece import WordPiece, check_lowercase, read_wordpiece_json
 
 
+FAIRSEQ = "sentencepiece.bpe.model"
+"""The name of a model's pieces in folders whose ids are in fairseq's order."""
+
+
 class Tokenizer(Protocol):
     """The interface of all tokenizers."""
 
@@ -59,6 +63,11 @@ def load_tokenizer(path: Path, settings: TokenizerSettings) -> Tokenizer:
     try:
         kind = settings.type if settings.type != "auto" else _type_of(path)
         # Load it by its type; WordPiece is left.
+        if path.name == FAIRSEQ:
+            raise UserError(
+                f"{path}: XLM-R's and CamemBERT's ids are not those of this file, and no corpus is made for them; "
+                "`reread convert` and `reread finetune` take such a model"
+            )
         if kind == "sentencepiece":
             return SentencePiece(path)
         if kind == "bpe":

@@ -244,6 +244,13 @@ def test_missing_special_tokens_of_a_bpe_are_appended_and_said(
     assert tokenizer.encode(TEXT)[0].tolist() == from_transformers(tmp_path / "saved", TEXT)
 
 
+def test_pieces_whose_ids_are_not_those_of_the_file_are_refused_in_one_line(tmp_path: Path) -> None:
+    """XLM-R's: fairseq puts its special tokens before the others in an order of its own."""
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(b"")
+    with pytest.raises(UserError, match=r"sentencepiece\.bpe\.model: XLM-R's and CamemBERT's ids are not .*finetune"):
+        load(tmp_path)
+
+
 def test_a_user_defined_symbol_of_sentencepiece_is_not_found_in_text(tmp_path: Path) -> None:
     from sentencepiece import SentencePieceTrainer
 
