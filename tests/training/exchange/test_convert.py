@@ -107,7 +107,9 @@ def test_what_cannot_be_converted_names_what_it_can_become(bert, tmp_path, caplo
     hint = r"`reread convert --model` makes ernie_doc or longformer or roberta of it$"
     with pytest.raises(UserError, match=f"weights of a model of type roberta cannot be converted to nezha; .*{hint}"):
         convert(source, out)
-    with pytest.raises(UserError, match=f"is of a model of type roberta, not nezha; write model.type=roberta, or {hint}"):
+    with pytest.raises(
+        UserError, match=f"is of a model of type roberta, not nezha; write model.type=roberta, or {hint}"
+    ):
         model_config(model_spec("nezha"), {}, 50, source)
     bert_folder = tmp_path / "bert"
     shutil.copytree(source, bert_folder)
