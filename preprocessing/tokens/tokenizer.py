@@ -16,8 +16,7 @@ from reread.preprocessing.tokens.bpe import ByteLevelBpe, merges_of
 from reread.preprocessing.tokens.unigram import SentencePiece
 from reread.preprocessing.tokens.vocabulary import read_vocabulary
 from reread.preprocessing.tokens.wordlevel import Words, read_words_json
-from reread.preprocessing.tokens.wordpiece import WordPiece, check_lowercase, read_wordpiece_json
-
+from reread.preprocessing.tokens.wordpiece import WordPiece, check_lowercase, read_wordpiece_json, warn_of_capitals
 
 FAIRSEQ = "sentencepiece.bpe.model"
 """The name of a model's pieces in folders whose ids are in fairseq's order."""
@@ -79,7 +78,10 @@ def load_tokenizer(path: Path, settings: TokenizerSettings) -> Tokenizer:
         if path.suffix == ".json":
             return WordPiece(path, *read_wordpiece_json(path))
         check_lowercase(path, settings.lowercase)
-        return WordPiece(path, read_vocabulary(path), settings.lowercase)
+        tokens = read_vocabulary(path)
+        if settings.lowercase:
+            warn_of_capitals(path, tokens)
+        return WordPiece(path, tokens, settings.lowercase)
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
     except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits, and of deep nesting

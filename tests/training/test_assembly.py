@@ -38,7 +38,7 @@ TINY_LONGFORMER = {"max_position_embeddings": 20, "attention_window": 4, **TINY}
 def test_an_unknown_model_key_names_the_nearest() -> None:
     with pytest.raises(UserError, match=r"`hiden_size` for nezha; did you mean `train\.model\.hidden_size`"):
         model_config(model_spec("nezha"), {"type": "nezha", "hiden_size": 8}, 100, None)
-    with pytest.raises(UserError, match="did you mean `nezha`.* known: nezha, .*, roberta, "):
+    with pytest.raises(UserError, match=r"did you mean `nezha`.* known: nezha, .*, roberta, "):
         model_spec("nehza")
     with pytest.raises(UserError, match="vocab_size: 50 is smaller than the corpus' 100"):
         model_config(model_spec("nezha"), {"type": "nezha", "vocab_size": 50}, 100, None)

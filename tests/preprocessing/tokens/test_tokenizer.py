@@ -209,6 +209,16 @@ def test_line_ends_and_written_ids_do_not_change_a_vocabulary(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+def test_a_cased_vocabulary_that_nothing_says_to_be_one_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_vocabulary(tmp_path / "vocab.txt", [*BERT, *(f"A{'b' * size}" for size in range(1001))])
+    load(path, lowercase=False)
+    assert not caplog.records
+    load(path)
+    assert "has 1001 tokens with capitals, but text is lower-cased" in caplog.text
+
+
 def test_a_folder_that_says_cased_is_not_read_as_lowercase(tmp_path: Path) -> None:
     load(write_vocabulary(tmp_path / "vocab.txt", BERT), lowercase=False).save(tmp_path)
     with pytest.raises(UserError, match="write `lowercase: false`"):
