@@ -134,10 +134,13 @@ class Counts:
     predicted: int = 0
     masked: int = 0
     kept: int = 0
+    words: int = 0
+    """Words of several tokens, at least one of them predicted."""
+    whole_words: int = 0
+    """Of these, those whose tokens are all predicted."""
     chinese_words: int = 0
-    """Words of several Chinese tokens, at least one of them predicted."""
+    """The same of Chinese tokens."""
     whole_chinese_words: int = 0
-    """Chinese words whose tokens are all predicted."""
 
     def add(self, rows: Rows, is_han: NDArray[np.bool_], special: dict[str, int]) -> None:
         predicted = rows["labels"] != IGNORED
@@ -155,9 +158,12 @@ class Counts:
         begins[:, 1:] &= ~(rows["continues_word"][:, 1:] & text[:, :-1])
         word = np.cumsum(begins[text]) - 1
         size = np.bincount(word)
-        chinese = (size > 1) & (np.bincount(word, is_han[original[text]]) == size)
         hit = np.bincount(word, predicted[text])
-        self.chinese_words += int((chinese & (hit > 0)).sum())
+        several = (size > 1) & (hit > 0)
+        chinese = several & (np.bincount(word, is_han[original[text]]) == size)
+        self.words += int(several.sum())
+        self.whole_words += int((several & (hit == size)).sum())
+        self.chinese_words += int(chinese.sum())
         self.whole_chinese_words += int((chinese & (hit == size)).sum())
 
 
@@ -177,8 +183,11 @@ def _table(dataset: Dataset[Any], rows: int) -> Table:
     counts = count(dataset, batches)
     table = Table(title=f"{counts.rows:,} rows, masking {settings.masking.strategy}", show_header=False)
     replaced = counts.predicted - counts.masked - counts.kept
-    whole = f"{percentage(counts.whole_chinese_words, counts.chinese_words)} of {counts.chinese_words:,}"
-    table.add_row("Chinese words of several characters predicted whole", whole)
+    for kind, whole, several in (
+        ("Chinese words of several characters", counts.whole_chinese_words, counts.chinese_words),
+        ("all words of several tokens", counts.whole_words, counts.words),
+    ):
+        table.add_row(f"{kind} predicted whole", f"{percentage(whole, several)} of {several:,}")
     table.add_row("predicted tokens", percentage(counts.predicted, counts.tokens))
     table.add_row("… masked", percentage(counts.masked, counts.predicted))
     table.add_row("… replaced by a random token", percentage(replaced, counts.predicted))

@@ -38,7 +38,8 @@ def check_labelled(examples: Sequence[Example]) -> None:
         return
     if all(one.target is None for one in examples):
         raise UserError(
-            f"{location}: no label, nor has any other example of the file; `reread predict` writes predictions for it"
+            f"{location}: no label, nor has any other example of the file; name its field by `task.columns`; of texts "
+            "without labels `reread predict` writes predictions"
         )
     raise UserError(f"{location}: no label; label it, or leave such examples out by `task.wrong=skip`")
 

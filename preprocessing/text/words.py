@@ -69,6 +69,11 @@ for _pair in _TIE.pattern.split("|"):
     _SIGNS[ord(_pair[0])] |= _TIE_FIRST
     _SIGNS[[ord(c) for c in _pair[1:] if c not in "[]"]] |= _TIE_SECOND
 
+# [65537]: letters of alphabets, and accents that combine with them.
+_ALPHABETIC = np.zeros((1 << 16) + 1, np.bool_)
+_ALPHABETIC[[code for code in (*range(0x590), *range(0x1E00, 0x2000)) if chr(code).isalpha()]] = True
+_ALPHABETIC[0x300:0x370] = True
+
 # Words, separated by blanks, that rjieba with the corrections above must find; checked when it is loaded.
 _PROBE = "他 来到 了 网易 杭研 大厦 。 Pro - BTC 约 3 - 5.2% 的 AT&T 用 C++ 11 写 㐀 㐁 鿖 鿗 hizhu . com2"
 
@@ -128,6 +133,17 @@ class WordSegmenter:
         if not self._prefers_rjieba or (has_han and self.engine == "jieba"):
             return _cut_starts(self._engine[1], text)
         return _chinese_starts(self._engine[1], text, signs) if has_han else _western_starts(text, codes, signs)
+
+
+def join_letters(starts: NDArray[np.bool_], text: str) -> NDArray[np.bool_]:
+    """`WordSegmenter.starts` of a text, bool [len(text)], in which letters with accents, and Greek and Cyrillic ones,
+    belong to the letters beside them: jieba makes each a word (na-ï-ve)."""
+    if text.isascii():
+        return starts
+    codes = codes_of(text)
+    letters = _ALPHABETIC.take(codes, mode="clip")
+    joined = letters[1:] & letters[:-1] & (np.maximum(codes[1:], codes[:-1]) > 127)
+    return np.append(starts[:1], starts[1:] & ~joined)
 
 
 def _cut_starts(cut: Cut, text: str) -> NDArray[np.bool_]:

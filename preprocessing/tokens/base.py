@@ -130,6 +130,8 @@ class BackedTokenizer:
         )
         # Write the files that transformers reads.
         names = {f"{role}_token": name for role, name in self.names.items()}
+        if self._is_roberta:
+            names |= {"bos_token": self.names["cls"], "eos_token": self.names["sep"]}
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_input_names": inputs,

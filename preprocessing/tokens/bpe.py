@@ -43,7 +43,7 @@ class ByteLevelBpe(BackedTokenizer):
         self._model = values["model"]
         split = values["pre_tokenizer"]
         known = split["type"] == "ByteLevel" and split.get("use_regex", True)
-        plain = known and values["normalizer"] is None
+        plain = known and values["normalizer"] is None and not values["added_tokens"]
         # With add_prefix_space each piece must begin with a blank, or one would be inserted before it.
         self._cuts = "" if not plain else " " if split["add_prefix_space"] else " \n"
         # Use the fast encoder if it is exact for this tokenizer.
@@ -51,8 +51,10 @@ class ByteLevelBpe(BackedTokenizer):
         reason = ""
         if not known:
             reason = "its pre-tokeniser is not that of GPT-2"
-        elif not plain:
+        elif values["normalizer"] is not None:
             reason = f"it has a normaliser ({values['normalizer']['type']})"
+        elif values["added_tokens"]:
+            reason = "it has tokens that are found in the text before all others"
         elif values["model"]["dropout"]:
             reason = "it has dropout"
         else:
@@ -68,6 +70,11 @@ class ByteLevelBpe(BackedTokenizer):
             return self._fast.encode(text)
         return encode_in_pieces(self.backend, text, self._cuts)
 
+    def _copy(self) -> Backend:
+        copy = super()._copy()
+        copy.add_tokens([*self.backend.get_added_tokens_decoder().values()])
+        return copy
+
     def describe(self) -> dict[str, Any]:
         return super().describe() | ({} if self._model["merges"] else {"bytes": True})
 
@@ -81,9 +88,11 @@ class ByteLevelBpe(BackedTokenizer):
         values = read_tokenizer_json(path)
         if "ByteLevel" not in json.dumps(values.get("pre_tokenizer")):
             raise UserError(f"{path}: a BPE that is not byte-level; only byte-level BPE is supported")
-        for added in values.get("added_tokens", []):
-            values["model"]["vocab"].setdefault(added["content"], added["id"])
-        values.update(added_tokens=[], post_processor=None, truncation=None, padding=None)
+        added = values.get("added_tokens") or []
+        for token in added:
+            values["model"]["vocab"].setdefault(token["content"], token["id"])
+        values["added_tokens"] = [token for token in added if not token["special"]]  # ModernBERT's runs of blanks
+        values.update(post_processor=None, truncation=None, padding=None)
         return Backend.from_str(json.dumps(values))
 
     @staticmethod

@@ -16,7 +16,10 @@ from reread.preprocessing.tokens.bpe import ByteLevelBpe, merges_of
 from reread.preprocessing.tokens.unigram import SentencePiece
 from reread.preprocessing.tokens.vocabulary import read_vocabulary
 from reread.preprocessing.tokens.wordlevel import Words, read_words_json
-from reread.preprocessing.tokens.wordpiece import WordPiece, check_lowercase, read_wordpiece_json
+from reread.preprocessing.tokens.wordpiece import WordPiece, check_lowercase, read_wordpiece_json, warn_of_capitals
+
+FAIRSEQ = "sentencepiece.bpe.model"
+"""The name of a model's pieces in folders whose ids are in fairseq's order."""
 
 
 class Tokenizer(Protocol):
@@ -59,6 +62,11 @@ def load_tokenizer(path: Path, settings: TokenizerSettings) -> Tokenizer:
     try:
         kind = settings.type if settings.type != "auto" else _type_of(path)
         # Load it by its type; WordPiece is left.
+        if path.name == FAIRSEQ:
+            raise UserError(
+                f"{path}: XLM-R's and CamemBERT's ids are not those of this file, and no corpus is made for them; "
+                "`reread convert` and `reread finetune` take such a model"
+            )
         if kind == "sentencepiece":
             return SentencePiece(path)
         if kind == "bpe":
@@ -70,7 +78,10 @@ def load_tokenizer(path: Path, settings: TokenizerSettings) -> Tokenizer:
         if path.suffix == ".json":
             return WordPiece(path, *read_wordpiece_json(path))
         check_lowercase(path, settings.lowercase)
-        return WordPiece(path, read_vocabulary(path), settings.lowercase)
+        tokens = read_vocabulary(path)
+        if settings.lowercase:
+            warn_of_capitals(path, tokens)
+        return WordPiece(path, tokens, settings.lowercase)
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
     except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits, and of deep nesting

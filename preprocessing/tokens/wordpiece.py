@@ -117,6 +117,17 @@ def check_lowercase(path: Path, lowercase: bool) -> None:
         )
 
 
+def warn_of_capitals(path: Path, tokens: Sequence[str]) -> None:
+    """Log a line if over a thousand tokens have capitals, which no text that is lower-cased has."""
+    capitals = sum(token.isascii() and token.isalpha() and not token.islower() for token in tokens)
+    if capitals > 1000:
+        logger.warning(
+            "tokenizer: %s has %d tokens with capitals, but text is lower-cased; if its model is a cased one, write "
+            "tokenizer.lowercase=false",
+            *(path, capitals),
+        )
+
+
 def _added(words: Sequence[str]) -> list[AddedToken]:
     return [AddedToken(word, normalized=False, special=False) for word in words]
 

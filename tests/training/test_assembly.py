@@ -38,7 +38,7 @@ TINY_LONGFORMER = {"max_position_embeddings": 20, "attention_window": 4, **TINY}
 def test_an_unknown_model_key_names_the_nearest() -> None:
     with pytest.raises(UserError, match=r"`hiden_size` for nezha; did you mean `train\.model\.hidden_size`"):
         model_config(model_spec("nezha"), {"type": "nezha", "hiden_size": 8}, 100, None)
-    with pytest.raises(UserError, match="did you mean `nezha`"):
+    with pytest.raises(UserError, match=r"did you mean `nezha`.* known: nezha, .*, roberta, "):
         model_spec("nehza")
     with pytest.raises(UserError, match="vocab_size: 50 is smaller than the corpus' 100"):
         model_config(model_spec("nezha"), {"type": "nezha", "vocab_size": 50}, 100, None)
@@ -124,6 +124,8 @@ def test_a_start_that_does_not_fit_is_refused(tmp_path) -> None:
             build_model(NEZHA.converted, model_config(NEZHA, values, 50, folder), folder, 0)
     with pytest.raises(UserError, match=r"^train\.init: .*nowhere holds no config\.json"):
         model_config(NEZHA, {}, 50, tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"^train\.init: .*model\.safetensors is a file; give its folder"):
+        model_config(NEZHA, {}, 50, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(UserError, match="is of a model of type bert, not nezha"):
         model_config(NEZHA, {}, 50, folder)

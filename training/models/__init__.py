@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from reread.preprocessing.errors import UserError, nearest
+from reread.preprocessing.errors import UserError, close_to
 from reread.training.models.hub.encoder_decoders import ENCODER_DECODERS
 from reread.training.models.hub.encoders import ENCODERS
 
@@ -23,7 +23,9 @@ MODELS = (*OURS, *ENCODERS, *ENCODER_DECODERS)
 def model_spec(name: str) -> ModelSpec:
     """Raises `UserError` for an unknown name."""
     if name not in MODELS:
-        raise UserError(f"train.model.type: model type `{name}` is unknown; {nearest(str(name).lower(), MODELS)}")
+        near = close_to(str(name).lower(), MODELS)
+        meant = f"did you mean `{near[0]}`? " if near else ""
+        raise UserError(f"train.model.type: model type `{name}` is unknown; {meant}known: {', '.join(MODELS)}")
     spec: ModelSpec
     if name in ENCODERS:
         spec = import_module("reread.training.models.hub.spec").hub_spec(name)
@@ -45,6 +47,8 @@ def config_of_start(init: Path) -> Path:
     path = init / "config.json"
     if path.exists():
         return path
+    if init.is_file():
+        raise UserError(f"train.init: {init} is a file; give its folder")
     way_out = (
         f"is a run; export it (`reread export {init}`) and give its export, init={init}/export, or continue it by "
         f"from={init}"

@@ -22,7 +22,7 @@ from reread.preprocessing.errors import UserError, first_line, nearest
 from reread.preprocessing.synonyms import answer, meaning_of
 from reread.preprocessing.tokens.base import read_backend
 from reread.preprocessing.tokens.vocabulary import read_vocabulary
-from reread.training.models import config_of_start
+from reread.training.models import MODELS, config_of_start
 from reread.training.models.bounds import check_number, settings_of
 from reread.training.models.forms import way_out
 from reread.training.models.size import check_size
@@ -74,6 +74,11 @@ def model_config(
         raise UserError(f"train.model: {' '.join(str(error).split())}") from None
     if not isinstance(config.vocab_size, int):
         raise UserError(f"train.model.vocab_size: {config.vocab_size!r}: a whole number")
+    if config.vocab_size < vocab_size and "vocab_size" not in given and init:
+        raise UserError(
+            f"train.init: {init / 'config.json'} has vocab_size {config.vocab_size}, but the corpus' tokenizer has "
+            f"{vocab_size} tokens; preprocess with the tokenizer that belongs to the weights"
+        )
     if config.vocab_size < vocab_size:
         raise UserError(f"train.model.vocab_size: {config.vocab_size} is smaller than the corpus' {vocab_size}")
     return config
@@ -120,6 +125,8 @@ def build_model(
     torch.manual_seed(seed)
     if init is None:
         return _random(head, config)
+    if getattr(config, "tie_word_embeddings", True):
+        weights = without_copies(head, weights, f"train.init: {init}")
     try:
         weights = _without_other_classes(head, config, init, weights)
         with _without_reports():
@@ -187,6 +194,17 @@ def _classes(names: Any) -> list[str]:
     if not isinstance(names, dict) or not names or not all(str(number).isdecimal() for number in names):
         return ["LABEL_0", "LABEL_1"]
     return [str(names[number]) for number in sorted(names, key=int)]
+
+
+def without_copies(head: Any, weights: Mapping[str, torch.Tensor], where: str) -> dict[str, torch.Tensor]:
+    """`weights` without those that are tied to others in a model of class `head`: transformers 5 would untie copies
+    that differ. A line of the log names those."""
+    tied: Mapping[str, str] = dict(head._tied_weights_keys or {})
+    bare = {one: next((name for name in (of, of.partition(".")[2]) if name in weights), "") for one, of in tied.items()}
+    copies = {one: of for one, of in bare.items() if of and one in weights}
+    if other := [one for one, of in copies.items() if not torch.equal(weights[one], weights[of])]:
+        log.info("%s: not used, since the model ties them to others, from which they differ: %s", where, _some(other))
+    return {name: tensor for name, tensor in weights.items() if name not in copies}
 
 
 def _without_grown(
@@ -434,9 +452,10 @@ def _config_of(spec: ModelSpec, init: Path) -> dict[str, Any]:
     path, values = config_of_start(init), _json_of(init)
     kind = values.get("model_type")
     if kind not in spec.model_types:
-        raise UserError(
-            f"train.init: {path} is of a model of type {kind}, not {spec.name}; {way_out(init, values, spec.name)}"
-        )
+        way = way_out(init, values, spec.name)
+        if kind in MODELS and "first" not in way:
+            way = f"write model.type={kind}, or {way}"
+        raise UserError(f"train.init: {path} is of a model of type {kind}, not {spec.name}; {way}")
     _check_only(spec, values, f"train.init: {path}")
     try:
         own = {key: values[key] for key in spec.own_keys if key in values}

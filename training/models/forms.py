@@ -89,6 +89,15 @@ def way_out(folder: Path, config: Mapping[str, Any], wanted: str = "") -> str:
     ]
     if wanted in made:
         return "use `reread convert` first"
-    return (
-        f"`reread convert --model` makes {' or '.join(made)} of it" if made else "`reread convert` makes nothing of it"
-    )
+    if made:
+        return f"`reread convert --model` makes {' or '.join(made)} of it"
+    return f"`reread convert` makes nothing of it; models here are {', '.join(MODELS)}"
+
+
+def kind_of(source: Mapping[str, Any]) -> str:
+    """The model_type, guessed for old configurations, which lack it; Google's have no `architectures` either."""
+    if "model_type" in source:
+        return str(source["model_type"]).removeprefix("reread_")  # our own export with dilated windows
+    named = source.get("architectures")
+    names = " ".join(map(str, named)) if isinstance(named, list) else ""
+    return "roberta" if "Roberta" in names else "bert" if "Bert" in names or "type_vocab_size" in source else ""

@@ -13,6 +13,8 @@ from reread.training.objectives.objective import Objective
 
 log = logging.getLogger("reread")
 
+_ADAM = "optimizer.name=adam (small batches) or "
+
 
 class Plateau:
     """Counts the tokens that a run learns to predict, and logs when it has learned no more than their frequencies."""
@@ -42,8 +44,8 @@ class Plateau:
         if self.loss >= least and self.objective.mesh.rank == 0:
             log.info(
                 "step %d: the loss, %.2f, is not below %.2f, which frequencies of tokens alone give: the model uses no "
-                "context yet; if that stays so, try optimizer.name=adam (small batches) or a higher learning_rate",
-                *(step, self.loss, least),
+                "context yet; if that stays so, try %sa higher learning_rate",
+                *(step, self.loss, least, "" if settings.optimizer.name == "adam" else _ADAM),
             )
         self.logged |= self.loss >= least
 

@@ -53,6 +53,7 @@ def test_chinese_vocabulary_is_told_from_the_rest(corpus: Corpus) -> None:
 def test_chinese_words_are_masked_whole(corpus: Corpus, strategy: str) -> None:
     counts = counts_of(corpus, strategy)
     assert counts.whole_chinese_words == counts.chinese_words > 1000
+    assert counts.whole_words == counts.words >= counts.chinese_words
 
 
 def test_the_share_of_whole_words_can_be_wrong(corpus: Corpus) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from reread.preprocessing.config import TokenizerSettings, WordSettings
 from reread.preprocessing.text.words import WordSegmenter
@@ -164,6 +164,24 @@ def test_documents_encoded_together_have_the_tokens_and_flags_of_each_alone(text
     for found, text in zip(encoder.encode(texts), texts, strict=True):
         for values, expected in zip(found, encoder.encode([text])[0], strict=True):
             np.testing.assert_array_equal(values, expected, err_msg=repr(texts))
+
+
+def test_added_tokens_are_found_and_saved_as_transformers_has_them(tmp_path: Path) -> None:
+    """ModernBERT's runs of blanks; special tokens stay text."""
+    library = Tokenizer.from_str(BACKENDS[False].to_str())
+    library.normalizer = normalizers.NFC()
+    library.add_tokens([AddedToken(" " * blanks, normalized=True) for blanks in (3, 2)])
+    library.add_special_tokens(["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"])
+    library.save(str(tmp_path / "tokenizer.json"))
+    text = "the  the   1st\n    ab the e\u0301"
+    tokenizer = load_tokenizer(tmp_path, TokenizerSettings(path=tmp_path))
+    expected = library.encode(text).ids
+    assert {library.token_to_id("  "), library.token_to_id("   ")} < {*expected}
+    assert tokenizer.encode(text)[0].tolist() == expected
+    assert library.token_to_id("[MASK]") not in tokenizer.encode("the [MASK]")[0]
+    tokenizer.save(tmp_path / "saved")
+    saved = Tokenizer.from_file(str(tmp_path / "saved" / "tokenizer.json"))
+    assert saved.encode(text, add_special_tokens=False).ids == expected
 
 
 def english() -> list[str]:

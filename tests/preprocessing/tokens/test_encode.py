@@ -1,3 +1,4 @@
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from reread.preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_
 from reread.preprocessing.input.read import read
 from reread.preprocessing.input.sources import find_files, plan_parts
 from reread.preprocessing.text.clean import Cleaner
-from reread.preprocessing.text.words import WordSegmenter
+from reread.preprocessing.text.words import WordSegmenter, join_letters
 from reread.preprocessing.tokens.encode import Encoder, batches
 from reread.preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
 from tests.conftest import shared
@@ -59,6 +60,15 @@ def test_every_token_of_a_chinese_word_but_the_first_continues_it(encoder: Encod
 def test_pieces_of_an_english_word_continue_it(encoder: Encoder) -> None:
     text = "hello worlds unaffable"  # hello | world ##s | un ##aff ##able
     assert marked(encoder, text, CONTINUES_WORD) == [False, False, True, False, True, True]
+
+
+def test_letters_with_accents_belong_to_the_word_around_them(encoder: Encoder) -> None:
+    """jieba makes each a word."""
+    expected = ["e\u0301tude", " ", "éa", " ", "Éa", "她", "é", "\n", "3", "é", " ", "Же", "－", "é", "x"]
+    text = "".join(expected[:-1]) + "x"
+    found = np.flatnonzero(join_letters(encoder.words.starts(text), text)).tolist()
+    assert [text[a:b] for a, b in pairwise([*found, len(text)])] == [*expected[:-2], "éx"]
+    assert marked(encoder, "café naïve", CONTINUES_WORD) == [False, *[True] * 3, False, *[True] * 4]
 
 
 def test_sentence_and_paragraph_ends_sit_on_the_last_token_before_them(encoder: Encoder) -> None:

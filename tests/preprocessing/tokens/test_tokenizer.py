@@ -209,6 +209,16 @@ def test_line_ends_and_written_ids_do_not_change_a_vocabulary(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+def test_a_cased_vocabulary_that_nothing_says_to_be_one_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_vocabulary(tmp_path / "vocab.txt", [*BERT, *(f"A{'b' * size}" for size in range(1001))])
+    load(path, lowercase=False)
+    assert not caplog.records
+    load(path)
+    assert "has 1001 tokens with capitals, but text is lower-cased" in caplog.text
+
+
 def test_a_folder_that_says_cased_is_not_read_as_lowercase(tmp_path: Path) -> None:
     load(write_vocabulary(tmp_path / "vocab.txt", BERT), lowercase=False).save(tmp_path)
     with pytest.raises(UserError, match="write `lowercase: false`"):
@@ -242,6 +252,13 @@ def test_missing_special_tokens_of_a_bpe_are_appended_and_said(
     assert sorted(tokenizer.special.values()) == [295, 296, 297, 298, 299]
     tokenizer.save(tmp_path / "saved")
     assert tokenizer.encode(TEXT)[0].tolist() == from_transformers(tmp_path / "saved", TEXT)
+
+
+def test_pieces_whose_ids_are_not_those_of_the_file_are_refused_in_one_line(tmp_path: Path) -> None:
+    """XLM-R's: fairseq puts its special tokens before the others in an order of its own."""
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(b"")
+    with pytest.raises(UserError, match=r"sentencepiece\.bpe\.model: XLM-R's and CamemBERT's ids are not .*finetune"):
+        load(tmp_path)
 
 
 def test_a_user_defined_symbol_of_sentencepiece_is_not_found_in_text(tmp_path: Path) -> None:

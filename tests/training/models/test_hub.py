@@ -137,6 +137,32 @@ def test_a_folder_of_released_weights_is_a_start(name: str, tmp_path: Path, capl
             assert ("random: " in line and ENCODERS[name].head[0] in line) == (kind == "bin")
 
 
+def test_a_copy_that_differs_from_what_it_is_tied_to_is_left_out_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """transformers 5 unties it, and the export, which holds no copies, would compute something else. The configuration
+    is an old one, without a model_type."""
+    caplog.set_level("INFO", "reread")
+    spec, source, out = model_spec("bert"), tmp_path / "source", tmp_path / "out"
+    theirs = write_source(source, "bert", "safetensors")
+    weights = {name: tensor.clone() for name, tensor in theirs.state_dict().items()}
+    weights["cls.predictions.decoder.weight"] += 1
+    (source / "model.safetensors").unlink()
+    torch.save(weights, source / "pytorch_model.bin")
+    ids = rows()["input_ids"]
+    for folder in (source, out):
+        ours = build_model(spec.heads["masked_lm"], model_config(spec, {}, 1, folder), folder, 3).eval()
+        assert ours.get_output_embeddings().weight is ours.get_input_embeddings().weight
+        assert torch.equal(ours(ids).logits, theirs(ids).logits)
+        if folder is source:
+            old = json.loads((source / "config.json").read_text())
+            del old["model_type"]
+            (source / "config.json").write_text(json.dumps(old))
+            convert(source, out, "bert")
+    lines = [line for line in caplog.messages if "from which they differ: cls.predictions.decoder.weight" in line]
+    assert len(lines) == 2 and "BertForPreTraining" in lines[1]
+
+
 def run_values(corpus: Path, name: str, **data: Any) -> dict[str, Any]:
     return {
         "model": {"type": name, **SIZES, **OWN[name]},

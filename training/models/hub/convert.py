@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import CONFIG_MAPPING
 
-from reread.training.models.build import present_name
-from reread.training.models.forms import TORCH, Form
+from reread.training.models.build import present_name, without_copies
+from reread.training.models.forms import TORCH, Form, kind_of
 from reread.training.models.hub.encoders import ENCODERS
 from reread.training.models.hub.heads import config_of
 from reread.training.models.hub.spec import ONLY, hub_spec
@@ -42,7 +42,7 @@ def forms_of(name: str) -> tuple[Form, ...]:
 
 
 def _reason(kinds: tuple[str, ...], source: Mapping[str, Any]) -> str:
-    kind = source.get("model_type")
+    kind = kind_of(source)
     return f"its configuration is of a model of type {kind}" if kind in kinds else ""
 
 
@@ -52,7 +52,7 @@ def _config(name: str, source: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in ONLY.items():
         if source.get(key, value) != value:
             raise ValueError(f"{key} is {source[key]!r}, but {name} is trained with {value!r} alone")
-    values = CONFIG_MAPPING[str(source["model_type"])](**source).to_dict()
+    values = CONFIG_MAPPING[kind_of(source)](**source).to_dict()
     return {**values, **{key: source[key] for key in ENCODERS[name].own_keys if key in source}}
 
 
@@ -69,6 +69,7 @@ def _weights(prefix: str, parts: set[str], raw: Mapping[str, Any]) -> dict[str, 
 def _fit(name: str, weights: Mapping[str, Tensor], source: Mapping[str, Any], config: Any) -> dict[str, Tensor]:
     """`weights` without those of heads that the encoder's class does not have, and without copies."""
     head = hub_spec(name).converted
+    weights = without_copies(head, weights, head.__name__)
     with torch.device("meta"):
         known = head(config).state_dict().keys() - set(head._tied_weights_keys or {})
     body = f"{head.base_model_prefix}."

@@ -16,7 +16,7 @@ from transformers import CONFIG_MAPPING, PretrainedConfig
 
 from reread.preprocessing.errors import UserError
 from reread.training.models.conversion import Conversion
-from reread.training.models.forms import TORCH, Form
+from reread.training.models.forms import TORCH, Form, kind_of
 from reread.training.models.longformer.spec import COPIED
 
 log = logging.getLogger("reread")
@@ -195,7 +195,7 @@ def _settings(source: Mapping[str, Any]) -> PretrainedConfig:
     for key, value in ONLY.items():
         if source.get(key, value) != value:
             raise ValueError(f"{key} is {source[key]!r}; only {value!r} is supported")
-    kind = _kind(source)
+    kind = kind_of(source)
     head = source.get("head_act", source.get("hidden_act", "gelu"))  # a Megatron's layers alone may have another
     if kind == "bert" and head != "gelu":
         raise ValueError(f"hidden_act is {head!r}, also in BERT's head; Longformer's head always has gelu")
@@ -208,15 +208,6 @@ def _settings(source: Mapping[str, Any]) -> PretrainedConfig:
     return theirs
 
 
-def _kind(source: Mapping[str, Any]) -> str:
-    """The model_type, guessed for old configurations, which lack it; Google's have no `architectures` either."""
-    if "model_type" in source:
-        return str(source["model_type"]).removeprefix("reread_")  # our own export with dilated windows
-    named = source.get("architectures")
-    names = " ".join(map(str, named)) if isinstance(named, list) else ""
-    return "roberta" if "Roberta" in names else "bert" if "Bert" in names or "type_vocab_size" in source else ""
-
-
 def _own_window(source: Mapping[str, Any]) -> int | list[int] | None:
     """A Longformer's window; allenai's own code counts only one side."""
     window = source.get("attention_window")
@@ -226,7 +217,7 @@ def _own_window(source: Mapping[str, Any]) -> int | list[int] | None:
 
 
 def _reason(name: str, source: Mapping[str, Any]) -> str:
-    kind = _kind(source)
+    kind = kind_of(source)
     if ("Longformer" if "attention_window" in source else KINDS.get(kind)) != name or kind not in KINDS:
         return ""
     return (
