@@ -82,11 +82,12 @@ def _are_tensors(values: Mapping[Any, Any]) -> bool:
 
 
 def _from_lightning(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those of a module that has its model as `model`, as allenai's Longformer scripts; its heads of tasks stay out."""
-    others = [name for name in weights if not name.startswith("model.")]
-    if others:
+    """Those of a module that has its model as `model`, as allenai's Longformer scripts, whose heads of tasks stay out;
+    all of a module without one, which is the model itself."""
+    model = {name.removeprefix("model."): tensor for name, tensor in weights.items() if name.startswith("model.")}
+    if model and (others := [name for name in weights if not name.startswith("model.")]):
         log.info("left out, not of the model: %s", ", ".join(others))
-    return {name.removeprefix("model."): tensor for name, tensor in weights.items() if name.startswith("model.")}
+    return model or dict(weights)
 
 
 def _from_fairseq(path: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

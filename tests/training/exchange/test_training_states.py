@@ -476,6 +476,7 @@ def test_a_longformer_in_a_checkpoint_of_lightning_is_the_model_inside(tmp_path:
             "hparams": argparse.Namespace(seqlen=4096),
             "callbacks": LossScaler(),
         },
+        "model.ckpt": {"state_dict": weights},
     }.items():
         source = tmp_path / name / "source"
         source.mkdir(parents=True)
@@ -483,7 +484,7 @@ def test_a_longformer_in_a_checkpoint_of_lightning_is_the_model_inside(tmp_path:
         torch.save(state, source / name)
         convert(source, tmp_path / name / "out", "longformer")
         outputs.append((tmp_path / name / "out" / "model.safetensors").read_bytes())
-    assert outputs[0] == outputs[1]
+    assert outputs[0] == outputs[1] == outputs[2]
 
 
 def test_objects_of_other_classes_are_never_made_even_where_they_are_called_or_hold_the_weights(
