@@ -79,7 +79,8 @@ class Masked:
 
     mesh = Mesh()
     data = SimpleNamespace(masking=MaskingSettings())
-    settings = SimpleNamespace(steps=100, schedule=SimpleNamespace(warmup_steps=10))
+    optimizer = SimpleNamespace(name="adam")
+    settings = SimpleNamespace(steps=100, schedule=SimpleNamespace(warmup_steps=10), optimizer=optimizer)
 
     def targets(self, batch: Any) -> Any:
         return np.array(batch, np.int64)
