@@ -43,7 +43,7 @@ def main(run, command):
     status, asked, warned = run_to_end(command, job)
     attempt.update(ended=now(), status=status, asked=asked, step=last_step(run), checkpoint=last_checkpoint(run))
     # A training that has done a step saves it when it is asked to stop
-    attempt["too_short"] = warned and "train" in command and attempt["checkpoint"] == began_with
+    attempt["too_short"] = warned and stopped(attempt) and "train" in command and attempt["checkpoint"] == began_with
     try:
         before = [*earlier(run / EARLIER_HISTORY, job), *earlier(run / HISTORY, job)]
         write_down(run / HISTORY, attempt)

@@ -1,6 +1,7 @@
 """The settings of `reread train`: the `train` section of a recipe. Imports no torch."""
 
 import math
+import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -84,6 +85,7 @@ _OR_AUTO, _AS_IT_IS = WrapValidator(_or_auto), PlainSerializer(lambda value: val
 
 def origin_of(text: str) -> tuple[Path, int | None]:
     """Run and step of `train.from_run`, RUN or RUN@STEP; None: its last checkpoint."""
+    text = os.path.expanduser(text)
     run, at, step = text.rpartition("@")
     return (Path(run), int(step)) if at and step.isdecimal() else (Path(text), None)
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reread.training.kernels.language import Operator, cdiv, constexpr, jit, tl
+from reread.training.kernels.language import Operator, cdiv, constexpr, jit, real, tl
 from reread.training.kernels.sums import real_type, sum_partials
 
 BLOCK = 64
@@ -326,10 +326,10 @@ def _outputs(q: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _gradients(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    (rows, queries, heads, size), keys, real = q.shape, k.shape[1], real_type(q)
+    (rows, queries, heads, size), keys, exact = q.shape, k.shape[1], real_type(q)
     d_scores = q.new_empty(rows, heads, queries, -(-keys // 16) * 16)[..., :keys]
-    of_biases = q.new_empty(rows * cdiv(queries, BLOCK), 2, heads * size, dtype=real)
-    of_table = q.new_empty(min(SHARES, rows), keys + queries, heads * size, dtype=real)
+    of_biases = q.new_empty(rows * cdiv(queries, BLOCK), 2, heads * size, dtype=exact)
+    of_table = q.new_empty(min(SHARES, rows), keys + queries, heads * size, dtype=exact)
     return q.new_empty(q.shape), k.new_empty(k.shape), k.new_empty(k.shape), d_scores, of_biases, of_table
 
 
@@ -337,9 +337,8 @@ def _spread(added: Tensor | None, q: Tensor, keys: int) -> tuple[Tensor, dict[st
     """`added` [B, N, S], or a tensor in its place; and what kernels are compiled for."""
     rows, _, heads, size = q.shape
     bias = q.expand(rows, *q.shape[1:]) if added is None else added.expand(rows, heads, 1, keys).squeeze(2)
-    real = tl.float64 if q.dtype == torch.float64 else tl.float32
     sizes: dict[str, Any] = {"num_warps": 8, "num_stages": 2}  # by the compiler's registers: nothing is timed
-    sizes |= {"REAL": real, "SCALE": size**-0.5, "COLUMNS": heads * size, "HEAD": size, "BLOCK": BLOCK}
+    sizes |= {"REAL": real(q), "SCALE": size**-0.5, "COLUMNS": heads * size, "HEAD": size, "BLOCK": BLOCK}
     return bias if bias.stride(-1) == 1 else bias.contiguous(), sizes
 
 

@@ -203,8 +203,9 @@ def of_masked_words(model: Any, data: Any, most: int, device: str = "cpu") -> di
     import torch
 
     loss = right = count = 0.0
-    for first in range(0, min(most, len(data)), ROWS):
-        drawn = data.rows(np.arange(first, min(first + ROWS, len(data))))
+    end = min(most, len(data))
+    for first in range(0, end, ROWS):
+        drawn = data.rows(np.arange(first, min(first + ROWS, end)))
         rows = {name: torch.from_numpy(values).long().to(device) for name, values in drawn.items()}
         chosen = rows["labels"] != -100
         with torch.no_grad():

@@ -85,7 +85,8 @@ def check_same_run(run: Path, recipe: Recipe) -> None:
     changed = differences(_learned_by(begun), _learned_by(recipe))
     if changed:
         pretrains = recipe.train is not None and not task_of(recipe.train.data)
-        goes_on = f"; with from={run} it goes on from this one's weights" if pretrains else ""
+        fits = pretrains and not any(one.startswith("train.model.") for one in changed)
+        goes_on = f"; with from={run} it goes on from this one's weights" if fits else ""
         raise UserError(
             f"{path}: this run was begun with other settings ({'; '.join(changed)}); "
             f"revert them, or give the new run a name of its own with name=...{goes_on}"

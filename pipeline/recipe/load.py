@@ -212,10 +212,13 @@ def recipe_of(run: Path, overrides: Sequence[str] = (), step: int | None = None)
 
 
 def override_learned(values: dict[str, Any], overrides: Sequence[str]) -> None:
-    """`apply_overrides` to the recipe of a model that has learned. Raises `UserError` if its labels, or what stands
-    around its texts, would change."""
+    """`apply_overrides` to the recipe of a model that has learned. Another threshold takes the place of thresholds that
+    were chosen. Raises `UserError` if its labels, or what stands around its texts, would change."""
     learned = {name: _of_task(values, name) for name in ("labels", "frame")}
+    threshold, thresholds = (_of_task(values, name) for name in ("threshold", "thresholds"))
     apply_overrides(values, list(overrides), "train")
+    if thresholds and _of_task(values, "threshold") != threshold and _of_task(values, "thresholds") == thresholds:
+        values["train"]["data"]["thresholds"] = []
     for name, value in learned.items():
         if value not in (None, []) and fine_tunes(values) and _of_task(values, name) != value:
             shown = ", ".join(map(str, value)) if isinstance(value, list) else repr(value)

@@ -66,6 +66,7 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
             f"one of {', '.join(kinds)}"
         )
     Recipe.check_keys(values, f"recipe {name}")
+    _expand_home(values["train"])
     train, task = values["train"], values["train"]["data"]
     _settle_files(name, finetuning, task)
     if not isinstance(given := train.get("model", {}), dict):
@@ -219,6 +220,7 @@ def fetch_init(name: str, overrides: list[str]) -> None:
     """
     values = recipe_values(name, overrides, "train")
     Recipe.check_keys(values, f"recipe {name}")
+    _expand_home(values["train"])
     model = _to_fetch(values)
     if model is None or this_process().launcher or "train" not in values["train"]["data"]:
         return  # without examples `finetune_recipe` refuses it
@@ -228,6 +230,14 @@ def fetch_init(name: str, overrides: list[str]) -> None:
     from reread.training.exchange.convert import convert
 
     convert(model, Path(train["init"]), kind, **options)
+
+
+def _expand_home(train: dict[str, Any]) -> None:
+    """Expand `~` in the paths of raw values, as parsing them does."""
+    for section, names in ((train, ("init",)), (train["data"], ("train", "dev", "test"))):
+        for name in names:
+            if isinstance(path := section.get(name), str):
+                section[name] = os.path.expanduser(path)
 
 
 def _to_fetch(values: dict[str, Any]) -> HubName | None:
@@ -252,7 +262,7 @@ def _start(train: dict[str, Any], run: Path, pretraining: Recipe | None) -> tupl
     """
     if train.get("init") is None:
         raise UserError("init: the model to fine-tune; give init=FOLDER, a run, an export or a converted model")
-    init = folder = find_run(Path(os.path.expanduser(str(train["init"]))))
+    init = folder = find_run(Path(str(train["init"])))
     if pretraining is not None or RunFile.CHECKPOINTS.of(init).exists():
         folder = next((one for one in (RunFile.MODEL.of(init), RunFile.EXPORT.of(init)) if one.exists()), init)
         init = RunFile.EXPORT.of(init)

@@ -36,7 +36,7 @@ from reread.preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger("reread")
 
-VERSION = 8
+VERSION = 9
 """The version of the work folder's format. Work that was begun with another version is begun again."""
 WORK, LOCK, RECORD = ".work", ".lock", "preprocess.json"
 _PATIENCE = 2.0

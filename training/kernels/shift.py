@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reread.training.kernels.language import Operator, cdiv, constexpr, jit, next_power_of_2, tl
+from reread.training.kernels.language import Operator, cdiv, constexpr, jit, next_power_of_2, real, tl
 from reread.training.kernels.sums import new_partials, sum_partials
 from reread.training.models.ernie_doc import attention_ernie_doc as plain
 
@@ -129,8 +129,7 @@ def split_queries(q: Tensor, u: Tensor, w: Tensor, count: int) -> tuple[Tensor, 
     content, position = _queries_like(q, count)
     blocks, _, rows, *_ = position.shape
     tensors = q.contiguous(), u.contiguous(), w.contiguous(), content, position
-    real = tl.float64 if q.dtype == torch.float64 else tl.float32
-    _split[(blocks * count, rows)](*tensors, q.shape[1], count, blocks, REAL=real, **_sizes(content))
+    _split[(blocks * count, rows)](*tensors, q.shape[1], count, blocks, REAL=real(q), **_sizes(content))
     return content, position
 
 

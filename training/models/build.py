@@ -198,8 +198,9 @@ def _classes(names: Any) -> list[str]:
 
 def without_copies(head: Any, weights: Mapping[str, torch.Tensor], where: str) -> dict[str, torch.Tensor]:
     """`weights` without those that are tied to others in a model of class `head`: transformers 5 would untie copies
-    that differ. A line of the log names those."""
-    tied: Mapping[str, str] = dict(head._tied_weights_keys or {})
+    that differ. A line of the log names those. (transformers 4 has a list of names, and ties whatever differs.)"""
+    keys = head._tied_weights_keys
+    tied: Mapping[str, str] = keys if isinstance(keys, Mapping) else {}
     bare = {one: next((name for name in (of, of.partition(".")[2]) if name in weights), "") for one, of in tied.items()}
     copies = {one: of for one, of in bare.items() if of and one in weights}
     if other := [one for one, of in copies.items() if not torch.equal(weights[one], weights[of])]:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from reread.pipeline.display.scores import published_for
-from reread.pipeline.recipe.load import load_recipe
+from reread.pipeline.recipe.load import load_recipe, override_learned
 from reread.pipeline.recipe.schema import Published, train_section
 from reread.pipeline.recipe.task import finetune_recipe
 from reread.preprocessing.errors import UserError
@@ -99,3 +99,20 @@ def test_a_name_that_a_run_of_another_model_has_is_refused_as_that(folder: Path)
     line = "runs/tune: this run was begun with a model of type ernie_doc, and model is of type nezha; give the new run"
     with pytest.raises(UserError, match=line):
         finetune_recipe("tune.yaml", ["init=model"])
+
+
+def test_home_is_expanded_before_folds_are_made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(folder))
+    lines = [json.dumps({"text": str(number), "label": "xy"[number % 2]}) for number in range(8)]
+    (folder / "train.jsonl").write_text("\n".join(lines))
+    given = ["init=~/model", "task.train=~/train.jsonl", "task.dev=~/dev.jsonl", "finetune.folds=2"]
+    recipe = train_section(finetune_recipe("classify", given))
+    assert (recipe.init, recipe.data.dev) == (folder / "model", folder / "dev.jsonl")  # type: ignore[attr-defined]
+
+
+def test_another_threshold_takes_the_place_of_those_that_were_chosen() -> None:
+    for overrides, left in (([], [0.5, 0.2]), (["task.threshold=0.1"], []), (["task.thresholds=[1,0]"], [1, 0])):
+        task = {"kind": "classify", "threshold": "each", "thresholds": [0.5, 0.2]}
+        values = {"train": {"data": task}}
+        override_learned(values, overrides)
+        assert task["thresholds"] == left

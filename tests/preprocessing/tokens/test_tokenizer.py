@@ -208,7 +208,6 @@ def test_line_ends_and_written_ids_do_not_change_a_vocabulary(tmp_path: Path) ->
     assert len({each.describe()["fingerprint"] for each in (plain, changed, cased)}) == 3
 
 
-@pytest.mark.slow
 def test_a_cased_vocabulary_that_nothing_says_to_be_one_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -219,6 +218,7 @@ def test_a_cased_vocabulary_that_nothing_says_to_be_one_is_named(
     assert "has 1001 tokens with capitals, but text is lower-cased" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_folder_that_says_cased_is_not_read_as_lowercase(tmp_path: Path) -> None:
     load(write_vocabulary(tmp_path / "vocab.txt", BERT), lowercase=False).save(tmp_path)
     with pytest.raises(UserError, match="write `lowercase: false`"):

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from reread.training.data.tasks.tag import TagSettings
 from reread.training.exchange.convert import convert
 from reread.training.exchange.export import write_huggingface
 from reread.training.models import model_spec
-from reread.training.models.build import build_model, model_config
+from reread.training.models.build import build_model, model_config, without_copies
 from reread.training.models.hub.encoders import ENCODERS
 from reread.training.optim.build import build_optimizer
 from reread.training.parallel.mesh import Mesh
@@ -161,6 +162,8 @@ def test_a_copy_that_differs_from_what_it_is_tied_to_is_left_out_in_one_line(
             convert(source, out, "bert")
     lines = [line for line in caplog.messages if "from which they differ: cls.predictions.decoder.weight" in line]
     assert len(lines) == 2 and "BertForPreTraining" in lines[1]
+    of_transformers_4 = SimpleNamespace(_tied_weights_keys=["cls.predictions.decoder.weight"])
+    assert without_copies(of_transformers_4, weights, "") == weights
 
 
 def run_values(corpus: Path, name: str, **data: Any) -> dict[str, Any]:

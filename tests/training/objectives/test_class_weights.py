@@ -80,10 +80,3 @@ def test_weights_and_thresholds_that_cannot_be_are_one_line(
     data = dataset_of(task_values("nezha", kind, tokenizer, labels=["x", "y"], **task), examples).settings
     with pytest.raises(UserError, match=message):
         OBJECTIVES[kind].check(object(), data)
-
-
-def test_a_threshold_that_is_given_counts_instead_of_those_that_were_chosen(tokenizer: Path) -> None:
-    for threshold, labels in (("each", ("y",)), (0.3, ("x",)), (0.1, ("x", "y"))):
-        task = {"answer": "set", "labels": ["x", "y"], "threshold": threshold, "thresholds": [0.5, 0.15]}
-        data = dataset_of(task_values("nezha", "classify", tokenizer, **task), SET)
-        assert data.scored(0, np.array([0.4, 0.2])) == labels

@@ -149,9 +149,8 @@ class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
     @property
     def _thresholds(self) -> Sequence[float]:
         settings = self.settings
-        if not isinstance(settings.threshold, str):  # which a program may give instead of those that were chosen
-            return [settings.threshold] * len(settings.labels)
-        return settings.thresholds or self._chosen or [HALF] * len(settings.labels)
+        number = HALF if isinstance(settings.threshold, str) else settings.threshold
+        return settings.thresholds or self._chosen or [number] * len(settings.labels)
 
     @property
     def chosen(self) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class TagSettings(TaskSettings):
 
     @property
     def remarks(self) -> list[str]:
-        scheme = ["task.scheme: BIOES, as the tags of task.train"] * (self.scheme == "BIOES")
+        scheme = ["task.scheme: BIOES"] * (self.scheme == "BIOES")
         if self.split:
             return [*scheme, f"task.split: raw text is split into {self.split}, like the tokens of task.train"]
         return [
