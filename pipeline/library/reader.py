@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
 from reread.pipeline.library.command import path_of
-from reread.pipeline.recipe.load import recipe_of
+from reread.pipeline.recipe.load import drop_chosen, recipe_of
 from reread.pipeline.recipe.schema import train_section
 from reread.preprocessing.errors import UserError, first_line
 from reread.preprocessing.labelled.examples import Example
@@ -155,7 +155,9 @@ class Reader:
                     "this setting out"
                 )
         values |= {"global_batch": batch_size, "micro_batch": batch_size}
-        values["data"] |= {"columns": {}, "format": None, "train": "text", **task}
+        learned = values["data"]
+        values["data"] = {**learned, "columns": {}, "format": None, "train": "text", **task}
+        drop_chosen(values["data"], learned)
         settings = TrainSettings.parse(values, str(self.folder))
         data = task_of(settings.data)
         assert data is not None

@@ -1,7 +1,7 @@
 """Reading a recipe, changing it by `key=value`, checking it, and writing it to a run."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -212,21 +212,29 @@ def recipe_of(run: Path, overrides: Sequence[str] = (), step: int | None = None)
 
 
 def override_learned(values: dict[str, Any], overrides: Sequence[str]) -> None:
-    """`apply_overrides` to the recipe of a model that has learned. Another threshold takes the place of thresholds that
-    were chosen. Raises `UserError` if its labels, or what stands around its texts, would change."""
-    learned = {name: _of_task(values, name) for name in ("labels", "frame")}
-    threshold, thresholds = (_of_task(values, name) for name in ("threshold", "thresholds"))
+    """`apply_overrides` to the recipe of a model that has learned. Raises `UserError` if its labels, or what stands
+    around its texts, would change."""
+    learned = dict(_task_of(values))
     apply_overrides(values, list(overrides), "train")
-    if thresholds and _of_task(values, "threshold") != threshold and _of_task(values, "thresholds") == thresholds:
-        values["train"]["data"]["thresholds"] = []
-    for name, value in learned.items():
-        if value not in (None, []) and fine_tunes(values) and _of_task(values, name) != value:
+    task = _task_of(values)
+    drop_chosen(task, learned)
+    for name in ("labels", "frame"):
+        value = learned.get(name)
+        if value not in (None, []) and fine_tunes(values) and task.get(name) != value:
             shown = ", ".join(map(str, value)) if isinstance(value, list) else repr(value)
             raise UserError(f"task.{name}: the model has learned {shown}; leave this setting out")
 
 
-def _of_task(values: Any, name: str) -> Any:
-    """`train.data.NAME`; None if there is none."""
-    for key in ("train", "data", name):
+def drop_chosen(task: dict[str, Any], learned: Mapping[str, Any]) -> None:
+    """Leave the thresholds that were chosen out of the settings `task` if their `threshold` is another than that of
+    `learned`, which it takes the place of."""
+    chosen = learned.get("thresholds")
+    if chosen and task.get("threshold") != learned.get("threshold") and task.get("thresholds") == chosen:
+        task["thresholds"] = []
+
+
+def _task_of(values: Any) -> dict[str, Any]:
+    """`train.data`; empty if there is none."""
+    for key in ("train", "data"):
         values = values.get(key) if isinstance(values, dict) else None
-    return values
+    return values if isinstance(values, dict) else {}

@@ -59,6 +59,16 @@ def test_an_export_with_another_number_of_labels_predicts_them(first: Path) -> N
     assert set(reread.load("opinion-export", device="cpu").predict("渡口")["probabilities"]) == set(names)
 
 
+def test_a_threshold_that_is_given_counts_instead_of_those_that_were_chosen(first: Path) -> None:
+    path = first / "opinion-export" / "config.json"
+    config = json.loads(path.read_text())
+    config["task"] |= {"answer": "set", "threshold": "each", "thresholds": [0.9999, 0.9999]}
+    path.write_text(json.dumps(config))
+    reader = reread.load("opinion-export", device="cpu")
+    assert list(reader.predict("渡口")["label"]) == []
+    assert list(reader.predict("渡口", threshold=0.0001)["label"]) == config["task"]["labels"]
+
+
 def test_a_pretrained_model_fills_in_and_says_what_it_lacks(first: Path) -> None:
     reader = reread.load("small", device="cpu")
     filled = reader.fill("渡口[MASK]旅店。", top=3)
