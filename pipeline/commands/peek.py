@@ -28,7 +28,7 @@ from reread.preprocessing.input.piece import Document, Piece, Problem, most_freq
 from reread.preprocessing.input.read import read
 from reread.preprocessing.input.sources import InputFile, find_files
 from reread.preprocessing.text.clean import Cleaner
-from reread.preprocessing.text.words import WordSegmenter, join_letters
+from reread.preprocessing.text.words import WordSegmenter
 from reread.preprocessing.text.wrapped import is_wrapped
 from reread.preprocessing.tokens.encode import Encoder
 from reread.preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
@@ -219,7 +219,7 @@ def _backend(tokenizer: Tokenizer) -> Backend:
 def render(text: str, words: WordSegmenter, tokenizer: Tokenizer | None, backend: Backend | None) -> Text:
     """Cleaned text with | between words and, if there is a tokenizer, · between the tokens of a word."""
     if tokenizer is None or backend is None:
-        begins = join_letters(words.starts(text), text)
+        begins = words.joined_starts(text)
         is_cut = [
             bool(begins[at]) and at > 0 and not re.search(r"\s", text[at - 1 : at + 1]) for at in range(len(text))
         ]

@@ -134,16 +134,16 @@ class WordSegmenter:
             return _cut_starts(self._engine[1], text)
         return _chinese_starts(self._engine[1], text, signs) if has_han else _western_starts(text, codes, signs)
 
-
-def join_letters(starts: NDArray[np.bool_], text: str) -> NDArray[np.bool_]:
-    """`WordSegmenter.starts` of a text, bool [len(text)], in which letters with accents, and Greek and Cyrillic ones,
-    belong to the letters beside them: jieba makes each a word (na-ï-ve)."""
-    if text.isascii():
-        return starts
-    codes = codes_of(text)
-    letters = _ALPHABETIC.take(codes, mode="clip")
-    joined = letters[1:] & letters[:-1] & (np.maximum(codes[1:], codes[:-1]) > 127)
-    return np.append(starts[:1], starts[1:] & ~joined)
+    def joined_starts(self, text: str) -> NDArray[np.bool_]:
+        """`starts`, bool [len(text)], in which letters with accents, and Greek and Cyrillic ones, belong to the letters
+        beside them: jieba makes each a word (na-ï-ve)."""
+        starts = self.starts(text)
+        if text.isascii():
+            return starts
+        codes = codes_of(text)
+        letters = _ALPHABETIC.take(codes, mode="clip")
+        joined = letters[1:] & letters[:-1] & (np.maximum(codes[1:], codes[:-1]) > 127)
+        return np.append(starts[:1], starts[1:] & ~joined)
 
 
 def _cut_starts(cut: Cut, text: str) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from reread.preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END
 from reread.preprocessing.text.characters import codes_of
 from reread.preprocessing.text.sentences import sentence_ends
-from reread.preprocessing.text.words import WordSegmenter, join_letters
+from reread.preprocessing.text.words import WordSegmenter
 from reread.preprocessing.tokens.long_text import grouped
 from reread.preprocessing.tokens.tokenizer import Tokenizer
 
@@ -59,7 +59,7 @@ class Encoder:
             kept = ~np.isin(starts, begins[1:] - 1)
             ids, starts = ids[kept], starts[kept]
         # Flags: tokens that continue a word, and the last tokens of sentences and paragraphs
-        begins_word = join_letters(self.words.starts(text), text)
+        begins_word = self.words.joined_starts(text)
         word = np.cumsum(begins_word, dtype=np.int32)[starts]  # the number of the word in which each token begins
         continues = np.zeros(len(ids), np.bool_)
         if not self.whole_words:

@@ -21,7 +21,7 @@ import numpy as np
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.files import write_atomically
 from reread.preprocessing.text.characters import codes_of
-from reread.preprocessing.text.words import WordSegmenter, join_letters
+from reread.preprocessing.text.words import WordSegmenter
 from reread.preprocessing.tokens.encode import is_han
 from reread.preprocessing.tokens.merges import Merge, learned_merges, merges_of_words
 from reread.preprocessing.tokens.tokenizer import Tokenizer
@@ -155,7 +155,7 @@ def words_listed_in(path: Path) -> list[str]:
 def _words_of(texts: Iterable[str], segmenter: WordSegmenter) -> Iterator[str]:
     """The words of two letters or Han characters and more."""
     for text in texts:
-        bounds = [*np.flatnonzero(join_letters(segmenter.starts(text), text)).tolist(), len(text)]
+        bounds = [*np.flatnonzero(segmenter.joined_starts(text)).tolist(), len(text)]
         for begin, end in pairwise(bounds):
             if end - begin > 1 and (word := text[begin:end]).isalpha():
                 yield word

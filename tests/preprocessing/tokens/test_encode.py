@@ -11,7 +11,7 @@ from reread.preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_
 from reread.preprocessing.input.read import read
 from reread.preprocessing.input.sources import find_files, plan_parts
 from reread.preprocessing.text.clean import Cleaner
-from reread.preprocessing.text.words import WordSegmenter, join_letters
+from reread.preprocessing.text.words import WordSegmenter
 from reread.preprocessing.tokens.encode import Encoder, batches
 from reread.preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
 from tests.conftest import shared
@@ -66,7 +66,7 @@ def test_letters_with_accents_belong_to_the_word_around_them(encoder: Encoder) -
     """jieba makes each a word."""
     expected = ["e\u0301tude", " ", "éa", " ", "Éa", "她", "é", "\n", "3", "é", " ", "Же", "－", "é", "x"]
     text = "".join(expected[:-1]) + "x"
-    found = np.flatnonzero(join_letters(encoder.words.starts(text), text)).tolist()
+    found = np.flatnonzero(encoder.words.joined_starts(text)).tolist()
     assert [text[a:b] for a, b in pairwise([*found, len(text)])] == [*expected[:-2], "éx"]
     assert marked(encoder, "café naïve", CONTINUES_WORD) == [False, *[True] * 3, False, *[True] * 4]
 
