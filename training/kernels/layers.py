@@ -93,10 +93,7 @@ def _longformer_predictions(layer: Any, hidden: Tensor) -> Undecoded:
 
 
 def _ernie_doc_projections(layer: Any, hidden: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    layers = layer.query, layer.key, layer.value
-    if all(type(one) is nn.Linear for one in layers):
-        return projections(hidden, memory, *layers)
-    return ErnieDocSelfAttention.project(layer, hidden, memory)
+    return projections(hidden, memory, layer.query, layer.key, layer.value)
 
 
 def _nezha_attention(
@@ -177,7 +174,9 @@ LAYERS: dict[type[nn.Module], Layer] = {
     Predictions: Layer(("decoder",), {"decode": _decode}),
     LongformerLMHead: Layer(("dense", "decoder"), {"forward": _longformer_predictions}),
     NezhaSelfAttention: Layer(("query", "key", "value"), {"forward": _nezha_attention}),
-    ErnieDocSelfAttention: Layer(methods={"project": _ernie_doc_projections}, functions={"attend": relative_attention}),
+    ErnieDocSelfAttention: Layer(
+        ("query", "key", "value"), {"project": _ernie_doc_projections}, {"attend": relative_attention}
+    ),
     RanLayer: Layer(
         ("attention.query", "attention.key", "attention.value"),
         {"attend": _ran_attend},
