@@ -18,7 +18,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import json
 import os
 import re
 import subprocess
@@ -36,7 +35,7 @@ from benchmarks.gpu.models import TOKENS
 from benchmarks.gpu.sides import Figures
 from benchmarks.gpu.table import tables
 from benchmarks.gpu.without import KERNELS
-from benchmarks.harness import add_result, matching, parser
+from benchmarks.harness import add_result, matching, parser, read_results
 from reread.preprocessing.errors import one_line
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,9 +84,7 @@ def run_case(
         command = [sys.executable, measure.__file__, case.name, folder, f"--seconds={seconds}", f"--tokens={tokens}"]
         command += [*["--toy"] * toy, *(["--without", *without] if without else [])]
         status = run_logged(command, printed, seconds)
-        lines = Path(folder) / "lines.jsonl"
-        text = lines.read_text() if lines.exists() else ""
-        results = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+        results = read_results(Path(folder) / "lines.jsonl")
         said = [line.strip() for line in printed if line.strip()]
     if not status:
         return results, None

@@ -47,7 +47,8 @@ def report_classes(settings: TaskSettings) -> None:
 
 def report_rare(settings: TaskSettings, counts: Mapping[str, Counter[str]]) -> None:
     """Warn if the training file has few examples of a class, whose label may be mistyped, or one class alone."""
-    there = [name for name, count in counts.get("train", Counter()).items() if count]
+    train = counts.get("train", Counter())
+    there = [name for name, count in train.items() if count]
     if len(there) == 1 and settings.label_form == "one":
         log.warning(
             "task.train: all %s have the label `%s`, from which nothing can be learned; is that the column of labels "
@@ -55,9 +56,8 @@ def report_rare(settings: TaskSettings, counts: Mapping[str, Counter[str]]) -> N
             unit_of(settings),
             there[0],
         )
-    rare = [name for name, count in reversed(counts.get("train", Counter()).most_common()) if count < FEW]
+    rare = [name for name, count in reversed(train.most_common()) if count < FEW]
     if rare:
-        train = counts["train"]
         others = [name for name in train if name not in rare]
         log.warning(
             "task.train: %d of %d classes have fewer than %d %s: %s; correct a label that is mistyped, or state the "
